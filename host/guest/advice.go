@@ -2,8 +2,8 @@ package guest
 
 import "strings"
 
-// advice is what to do about a trap, for its author: by how it ended, where
-// (see trace), and what the guest said before.
+// advice returns what the author can do about a trap, based on how it ended, where (see
+// trace), and what the guest printed before.
 func advice(what, where, said string) string {
 	has := func(s string, words ...string) bool {
 		for _, w := range words {

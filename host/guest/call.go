@@ -16,45 +16,44 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// Invocation is one call of one export.
+// Invocation is one call of an export.
 type Invocation struct {
 	Export string
 	Input  []byte
-	// Identity names on whose behalf the call is made. State of a module is
-	// never carried from one identity to another, not even in principle: an
-	// instance that served one is not given to the next.
+	// Identity names the principal on whose behalf the call is made. Module state is
+	// never carried from one identity to another, not even in principle: an instance
+	// that served one is not given to the next.
 	Identity string
-	// Config is what config_get answers; nil stands for the Spec's.
+	// Config holds the values that config_get returns; nil means the Spec's.
 	Config map[string]string
-	// Fuel is how many metered instructions the call may take where that is less
-	// than the Spec's; 0 is no further limit.
+	// Fuel limits the metered instructions of the call if it is less than the Spec's
+	// limit; 0 means no further limit.
 	Fuel int64
 	Services
 }
 
-// Services are what the host does for a guest during a call. Each gets the
-// call's context and returns soon after it ends. A nil one is not there for
-// this call: the guest is told so.
+// Services are what the host does for a guest during a call. Each gets the call's
+// context and must return soon after it ends. A nil service is unavailable for this
+// call: the guest receives an error.
 type Services struct {
 	Log    func(ctx context.Context, level slog.Level, text string)
 	VarGet func(key string) []byte
-	// VarSet stores value, or removes key when value is nil. Its error ends
-	// the call: a *fault.Error as it is, another as a trap.
+	// VarSet stores value, or removes key if value is nil. Its error ends the call: a
+	// *fault.Error is returned as it is, any other becomes a trap.
 	VarSet func(key string, value []byte) error
 	HTTP   func(ctx context.Context, r *HTTPRequest) (*HTTPResponse, error)
 	Exec   func(ctx context.Context, r *abi.ExecRequest) *abi.ExecResult
 	// Emit sends output while the call runs. stream is "stdout", "stderr" or
-	// "progress". p is not kept.
+	// "progress". p must not be retained.
 	Emit func(stream string, p []byte) error
-	// Recv waits for input; io.EOF ends it.
+	// Recv waits for input. It returns io.EOF at the end.
 	Recv func(ctx context.Context) ([]byte, error)
-	// ToolCall makes a call. It may take at most fuel, and says what it took.
-	// ctx may be kept beyond the call.
+	// ToolCall calls another tool. It may use at most fuel and returns the fuel used in
+	// took. ctx may be kept beyond the call.
 	ToolCall func(ctx context.Context, fuel int64, envelope []byte) (answer []byte, took int64, err error)
 }
 
-// HTTPError is the error of Services.HTTP where its kind is known, of which
-// components are told.
+// HTTPError is an error of Services.HTTP of known kind. Components receive the kind.
 type HTTPError struct {
 	Kind HTTPKind
 	Text string
@@ -62,18 +61,18 @@ type HTTPError struct {
 
 func (e *HTTPError) Error() string { return e.Text }
 
-// HTTPKind is why a request got no answer.
+// HTTPKind is the reason why a request got no response.
 type HTTPKind uint8
 
 const (
 	HTTPFailed  HTTPKind = iota
-	HTTPDenied           // it is not granted, or who would answer is not trusted
-	HTTPRefused          // nobody took the connection
+	HTTPDenied           // it is not granted, or the server is not trusted
+	HTTPRefused          // connection refused
 	HTTPTimeout
 	HTTPUnknownHost
 )
 
-// HTTPRequest is what a guest asks for.
+// HTTPRequest is a request made by a guest.
 type HTTPRequest struct {
 	Method  string            `json:"method"`
 	URL     string            `json:"url"`
@@ -81,32 +80,31 @@ type HTTPRequest struct {
 	Body    []byte            `json:"-"`
 }
 
-// HTTPResponse is what it gets.
+// HTTPResponse is the response to an HTTPRequest.
 type HTTPResponse struct {
 	Status  int
 	Headers map[string]string
 	Body    []byte
 }
 
-// Reply is what came of a call.
+// Reply is the result of a call.
 type Reply struct {
 	Output []byte
 	Stats  Stats
 }
 
-// Stats are what a call cost.
+// Stats are the resources used by a call.
 type Stats struct {
 	Fuel          int64 // metered instructions
-	Called        int64 // metered instructions that the calls took that it made
-	PeakMemory    int64 // bytes of the guest's memory and of the blocks it exchanged with the host
-	PagesRestored int   // pages of 4 KiB that the next call would have seen
-	// NotRestored says why the next call needs an instance of its own, where
-	// it does.
+	Called        int64 // metered instructions of the calls that it made
+	PeakMemory    int64 // bytes of the guest's memory and of the blocks exchanged with the host
+	PagesRestored int   // 4 KiB pages restored so that the next call does not see them
+	// NotRestored is the reason why the next call needs a new instance, if it does.
 	NotRestored string
 }
 
-// call is what the host functions work on. It is the context that wazero
-// hands them.
+// call is the state that host functions work on. wazero passes it to them as the
+// context.
 type call struct {
 	context.Context
 	inst  *instance
@@ -120,16 +118,17 @@ type call struct {
 	done        <-chan struct{}
 
 	pinned bool  // to this thread
-	faults int64 // that the thread had when the call began
+	faults int64 // faults of the thread when the call began
 
-	drawn io.Reader // what randomness is while the module initialises itself
+	drawn io.Reader // source of randomness during initialization
 
 	config map[string]string
 	k      kernel
-	out    []byte // of tool_write
+	out    []byte // output of tool_write
 	wrote  bool
 	logged int
-	// printed: it was told that nobody reads its standard output.
+	// printed reports that the guest has been warned that nobody reads its standard
+	// output.
 	printed bool
 
 	exceptions exceptions
@@ -138,12 +137,12 @@ type call struct {
 	httpHeader map[string]string
 }
 
-// Call runs one export on fresh state. The error, when there is one, is an
-// *Error, whose Kind says how it ended: there is no such export (NoExport,
-// IsCommand, BadModule), the guest failed (Failed, Trapped), a limit was reached
-// (FuelUsed, MemoryUsed, OutputUsed), ctx ended (DeadlineMet, Aborted) or there is
-// no memory for another instance now (Overloaded). A *fault.Error of a Service
-// that ends the call is answered as it is.
+// Call runs one export on fresh state. A non-nil error is an *Error, whose Kind says
+// how the call ended: there is no such export (NoExport, IsCommand, BadModule), the
+// guest failed (Failed, Trapped), a limit was reached (FuelUsed, MemoryUsed,
+// OutputUsed), ctx ended (DeadlineMet, Aborted), or there is currently no memory for
+// another instance (Overloaded). A *fault.Error of a Service that ends the call is
+// returned as it is.
 //
 // Stats are filled in for failed calls too.
 func (m *Module) Call(ctx context.Context, inv Invocation) (Reply, error) {
@@ -151,7 +150,7 @@ func (m *Module) Call(ctx context.Context, inv Invocation) (Reply, error) {
 		return Reply{}, err
 	}
 	defer m.leave()
-	if inv.Export != "describe" && inv.Export != "discover" { // which are asked when it is loaded
+	if inv.Export != "describe" && inv.Export != "discover" { // those two are called when the module is loaded
 		m.sleeper.called.Store(true)
 	}
 	if err := m.checkExport(inv.Export); err != nil {
@@ -173,12 +172,11 @@ func (m *Module) Call(ctx context.Context, inv Invocation) (Reply, error) {
 	return reply, err
 }
 
-// callOnce is one call, on one thread unless it waits. again reports that the
-// instance is as it was and may serve another; after any error it may not,
-// whatever the error was.
+// callOnce runs one call, on one thread unless it waits. again reports that the
+// instance has been restored and may serve another call; after any error it may not.
 func (in *instance) callOnce(ctx context.Context, inv *Invocation) (reply Reply, again bool, err error) {
 	in.c.pin()
-	defer in.c.unpin() // before the instance is another's
+	defer in.c.unpin() // before another call uses the instance
 	if reply, err = in.call(ctx, inv); err != nil {
 		return reply, false, err
 	}
@@ -190,7 +188,7 @@ func (in *instance) callOnce(ctx context.Context, inv *Invocation) (reply Reply,
 	return reply, again, nil
 }
 
-// call runs "resumed", when there is one, and an export.
+// call runs "resumed", if it exists, and then an export.
 func (in *instance) call(ctx context.Context, inv *Invocation) (Reply, error) {
 	m, c := in.m, &in.c
 	config := inv.Config
@@ -231,8 +229,7 @@ func (in *instance) call(ctx context.Context, inv *Invocation) (Reply, error) {
 	return reply, nil
 }
 
-// pin keeps the call on its thread, so that the thread's page faults are the
-// call's.
+// pin locks the call to its thread, so that the thread's page faults are the call's.
 func (c *call) pin() {
 	if c.inst.m.e.strategy == strategyCount {
 		runtime.LockOSThread()
@@ -241,8 +238,8 @@ func (c *call) pin() {
 	}
 }
 
-// unpin is for a call that will wait: a goroutine that is bound to a thread is
-// dear to switch, and what it saves is little beside waiting.
+// unpin undoes pin for a call that is about to wait: switching a goroutine that is
+// locked to a thread is expensive, and pinning saves little compared with waiting.
 func (c *call) unpin() {
 	if c.pinned {
 		c.pinned = false
@@ -250,8 +247,8 @@ func (c *call) unpin() {
 	}
 }
 
-// faulted reports whether pages may have been written for the first time
-// since the call began.
+// faulted reports whether pages may have been written for the first time since the call
+// began.
 func (c *call) faulted() bool { return !c.pinned || threadFaults() != c.faults }
 
 func (c *call) stats() Stats {
@@ -264,7 +261,8 @@ func (c *call) stats() Stats {
 	return s
 }
 
-// memory is a module's memory, or nil: wazero answers a nil that is not.
+// memory returns a module's memory, or nil: wazero returns a non-nil interface that
+// holds nil.
 func memory(mod api.Module) api.Memory {
 	if mem := mod.Memory(); !reflect.ValueOf(mem).IsNil() {
 		return mem
@@ -272,7 +270,7 @@ func memory(mod api.Module) api.Memory {
 	return nil
 }
 
-// checkCanceled ends the call when its context has ended.
+// checkCanceled ends the call if its context has ended.
 func (c *call) checkCanceled() {
 	select {
 	case <-c.done:
@@ -281,7 +279,7 @@ func (c *call) checkCanceled() {
 	}
 }
 
-// classify turns what wazero answered into one of our errors.
+// classify converts an error of wazero to an *Error.
 func (c *call) classify(export string, err error) error {
 	if e := own(err); e != nil {
 		return e
@@ -307,8 +305,8 @@ func (c *call) trap(export string, what, cause error) *Error {
 		return in.m.overloaded()
 	}
 	if in.memories(func(l *linear) bool { return l.refused }) {
-		// Few languages survive a memory.grow that fails; what they trap
-		// with says less than this.
+		// Few languages survive a failed memory.grow; their trap is less informative
+		// than this.
 		e := in.m.errorf(MemoryUsed, "give it less to do", "%s needs more than %d bytes of memory", export, in.m.spec.Memory)
 		e.Cause = cause
 		return e
@@ -318,8 +316,7 @@ func (c *call) trap(export string, what, cause error) *Error {
 	if where != "" {
 		text += " " + where
 	}
-	// An SDK whose language says nothing to stderr sets an error before it
-	// traps.
+	// An SDK whose language prints nothing to stderr sets an error before it traps.
 	said := in.reason()
 	if said == "" {
 		said = c.k.errorText()

@@ -10,22 +10,22 @@ import (
 
 // Command is one run of a WASI command.
 type Command struct {
-	Args []string // the program's name first
+	Args []string // starts with the program's name
 	Env  []string // NAME=value
-	// Stdin is read as the guest reads it; nil is an empty input. A Read that
-	// does not return keeps a goroutine until it does, not the call.
+	// Stdin is read when the guest reads it; nil is an empty input. A Read that does
+	// not return keeps a goroutine alive until it does, but not the call.
 	Stdin io.Reader
-	// Stdout and Stderr get what the guest writes; nil drops it.
+	// Stdout and Stderr receive what the guest writes; nil discards it.
 	Stdout, Stderr io.Writer
-	// Dirs are seen beside the Spec's Files.
+	// Dirs are visible in addition to the Spec's Files.
 	Dirs []Mount
-	// Fuel is as that of an Invocation.
+	// Fuel is the same as Invocation.Fuel.
 	Fuel int64
 	Services
 }
 
-// Run runs "_start" on fresh state and answers the command's exit code. The
-// errors are those of Call; a command that left with any code has no error.
+// Run runs "_start" on fresh state and returns the command's exit code. It returns the
+// same errors as Call; exiting with any code is not an error.
 func (m *Module) Run(ctx context.Context, cmd Command) (int, Stats, error) {
 	if err := m.enter(ctx); err != nil {
 		return 0, Stats{}, err
@@ -68,7 +68,7 @@ func (m *Module) Run(ctx context.Context, cmd Command) (int, Stats, error) {
 	if err := in.beginRun(ctx, inv, m.spec.Config); err != nil {
 		return 0, Stats{}, err
 	}
-	var result [1]uint64 // of a component's run: 1 is its error
+	var result [1]uint64 // of a component's run: 1 is an error
 	err = in.run(in.mod.ExportedFunction(start), result[:])
 	stats := in.c.stats()
 	if err == nil && in.c.meter.used() > in.c.meter.limit {
@@ -83,7 +83,7 @@ func (m *Module) Run(ctx context.Context, cmd Command) (int, Stats, error) {
 	return int(uint32(result[0])), stats, nil
 }
 
-// output writes to w, which may take what it is given only when somebody reads.
+// output writes to w, which may block until somebody reads.
 type output struct {
 	c *call
 	w io.Writer
@@ -97,7 +97,7 @@ func (o output) Write(p []byte) (int, error) {
 	return o.w.Write(p)
 }
 
-// input reads r, and stops waiting for it when the call ends.
+// input reads r and stops waiting for it when the call ends.
 type input struct {
 	c       *call
 	r       io.Reader
@@ -137,7 +137,7 @@ func (in *input) Read(p []byte) (int, error) {
 	return 0, in.err
 }
 
-// begin reads on, up to n bytes, unless that is under way.
+// begin starts a read of up to n bytes, unless one is in progress.
 func (in *input) begin(n int) {
 	if in.pending != nil {
 		return
@@ -150,21 +150,21 @@ func (in *input) begin(n int) {
 	}()
 }
 
-// inputEnded is what await answers at the end of the input.
+// inputEnded is the result of await at the end of the input.
 const inputEnded = -1
 
-// firstLook is how long a command waits that asks for the first time whether
-// there is something to read, though it said that it would not wait.
+// firstLook is the minimum wait when a command checks for input for the first time,
+// even if it asked not to wait.
 const firstLook = 10 * time.Millisecond
 
-// await waits until there is something to read, for at most that long, and
-// returns how many bytes there are at least: 0 for none, or inputEnded.
+// await waits at most the given time for input and returns the minimum number of bytes
+// available: 0 for none, or inputEnded.
 func (in *input) await(most time.Duration) int {
 	if in.r == nil {
 		return inputEnded
 	}
 	if in.pending == nil {
-		// What is there already is read in no time, but not in none.
+		// Input that is already available is read quickly, but not instantly.
 		most = max(most, firstLook)
 	}
 	t := time.NewTimer(most)

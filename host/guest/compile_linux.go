@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// limitCompiler bounds this process before it reads a byte of the module.
+// limitCompiler sets this process's limits before it reads any of the module.
 func limitCompiler(most budget) error {
-	// Room for what is garbage costs more than collecting it twice as often.
+	// A larger heap would cost more than collecting garbage twice as often.
 	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(most.memory * 3 / 4)
 	for _, l := range []struct {
@@ -28,7 +28,7 @@ func limitCompiler(most budget) error {
 	return nil
 }
 
-// endWithParent has the kernel end cmd when this process ends.
+// endWithParent makes the kernel kill cmd when this process ends.
 func endWithParent(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

@@ -7,9 +7,9 @@ import (
 	"runtime/debug"
 )
 
-// limitCompiler bounds this process, as far as Go can.
+// limitCompiler limits this process, as far as Go can.
 func limitCompiler(most budget) error {
-	// Room for what is garbage costs more than collecting it twice as often.
+	// A larger heap would cost more than collecting garbage twice as often.
 	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(most.memory * 3 / 4)
 	return nil

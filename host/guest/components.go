@@ -22,59 +22,58 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// A component is run as the one module that it is made of: its glue is taken
-// apart when it is loaded (see component.Read), its functions are called by the
-// canonical ABI (see canon), and it gets WASI 0.2 (see wasip2) over the same
-// clocks, folders and streams as a module. Everything else is as for modules:
-// the meter, the image that calls begin from, the pool.
+// A component runs as its single main module: its glue is removed when it is loaded
+// (see component.Read), its functions are called through the canonical ABI (see canon),
+// and it gets WASI 0.2 (see wasip2) with the same clocks, folders and streams as a
+// module. Everything else works as for modules: the meter, the image that calls start
+// from, the pool.
 
-// composed is what a Module has that is a component.
+// composed is the additional state of a Module that is a component.
 type composed struct {
 	program *component.Program
-	exports map[string]*component.Export // by FullName, without a version where that is unique
-	// image is the handles that an initialised instance has.
+	exports map[string]*component.Export // by FullName, without a version if that is unique
+	// image holds the handles of an initialized instance.
 	image wasip2.Image
 }
 
-// handles is what an instance of a component has.
+// handles is the additional state of an instance of a component.
 type handles struct {
 	state wasip2.State
-	// initial are the handles that calls begin with, unless mixed: then
-	// initialisation left some that only this instance has, which serves one
-	// call.
+	// initial holds the handles that calls start with. If mixed is set, initialization
+	// left handles that only this instance has, and the instance serves only one call.
 	initial wasip2.Image
 	mixed   bool
-	// inner are the stacks of what the guest runs while it waits for a function
-	// of the host, its realloc and its destructors, each deeper than the one
-	// before; deep of them are in use. busy says that it makes room, or frees
-	// its result.
+	// inner are the stacks for guest code that runs while the guest waits for a host
+	// function: its realloc and its destructors, each nested deeper than the one
+	// before. deep of them are in use. busy reports that the guest allocates memory or
+	// frees its result.
 	inner []*innerStack
 	deep  int
 	busy  bool
-	// owned are the guest's own resources that its caller has.
+	// owned are the guest's own resources that its caller holds.
 	owned []owned
-	// held is what the call's values hold of the host's memory: taken from the
-	// account in steps, of which used is what they use.
+	// held is the host memory taken from the account, in steps, for the call's values;
+	// used is the part of it in use.
 	held, used int64
 }
 
-// innerStack is a stack with the functions that were called on it: one that runs
-// on another is never called again meanwhile.
+// innerStack is a stack with the functions that were called on it. A function that runs
+// on one is never called on another at the same time.
 type innerStack struct {
 	stack
 	fns []namedFunction
 }
 
-// mostInner is how deep the guest may be called while it waits for the host.
+// mostInner is the maximum depth of calls into the guest while it waits for the host.
 const mostInner = 8
 
-// owned is a resource of the guest, by its representation.
+// owned is a resource of the guest, identified by its representation.
 type owned struct {
 	of  *component.Resource
 	rep uint32
 }
 
-// takeApart makes a module of a component.
+// takeApart reduces a component to its main module.
 func (m *Module) takeApart() error {
 	p, err := component.Read(m.wasm)
 	if err != nil {
@@ -87,7 +86,7 @@ func (m *Module) takeApart() error {
 		m.comp.exports[x.FullName()] = x
 	}
 	for i := range p.Exports {
-		// Tools are named without the version, which changes often.
+		// Tools are named without the version, since it changes often.
 		x := &p.Exports[i]
 		iface, _, _ := strings.Cut(x.Interface, "@")
 		name := iface + "#" + x.Name
@@ -108,7 +107,7 @@ func componentError(name string, err error) *Error {
 	return errorf(BadModule, name, remedy, "this component %w", err)
 }
 
-// run returns the function of a command, or nil.
+// run returns the command's function, or nil.
 func (p *composed) run() *component.Export {
 	for i := range p.program.Exports {
 		if x := &p.program.Exports[i]; x.IsRun() {
@@ -118,7 +117,7 @@ func (p *composed) run() *component.Export {
 	return nil
 }
 
-// functions are the exports that are no command, in the component's order.
+// functions returns the exports other than the command, in the component's order.
 func (p *composed) functions() []*component.Export {
 	var xs []*component.Export
 	for i := range p.program.Exports {
@@ -129,12 +128,12 @@ func (p *composed) functions() []*component.Export {
 	return xs
 }
 
-// abiNames are the functions of the interface between hosts and guests. A
-// component has them as functions of strings or of bytes.
+// abiNames are the functions of the interface between hosts and guests. A component
+// exports them as functions of strings or bytes.
 var abiNames = []string{"handle", "restrict", "classify", "describe", "discover", "reconcile", "wire"}
 
-// inBytes reports whether a function takes and answers the bytes that one of a
-// module would: strings, or lists of bytes. Its result may be an error too.
+// inBytes reports whether a function takes and returns bytes, as a module's would:
+// strings or lists of bytes. Its result may also be an error.
 func inBytes(x *component.Export) bool {
 	text := func(t *component.Type) bool {
 		return t != nil && (t.Kind == component.String || t.Kind == component.List && t.Elem.Kind == component.U8)
@@ -149,15 +148,15 @@ func inBytes(x *component.Export) bool {
 	return text(ft.Result)
 }
 
-// brings reports whether the component's functions are tools of their own: it has
-// several, and none of those that hosts call. It then has handle and discover, as
-// a module does that brings tools (see abi.Surface).
+// brings reports whether the component's functions are separate tools: it has several,
+// and none of those that hosts call. It then has handle and discover, like a module
+// that provides several tools (see abi.Surface).
 func (p *composed) brings() bool {
 	return len(p.functions()) > 1 && !slices.ContainsFunc(p.functions(), inBytes)
 }
 
-// toolName is the name of an exported function as a tool: wassette's, of which
-// the end where it is too long for a tool here.
+// toolName returns the tool name of an exported function: wassette's, cut to its end if
+// it is too long for a tool name here.
 func toolName(x *component.Export) string {
 	name := canon.ToolName(x)
 	if len(name) > 64 {
@@ -166,7 +165,7 @@ func toolName(x *component.Export) string {
 	return strings.TrimLeft(name, "_-")
 }
 
-// surface is what discover answers for the component.
+// surface returns the component's reply to discover.
 func (m *Module) surface() ([]byte, error) {
 	var s abi.Surface
 	writes := slices.ContainsFunc(m.spec.Files, func(f Mount) bool { return !f.ReadOnly })
@@ -181,8 +180,8 @@ func (m *Module) surface() ([]byte, error) {
 	return json.Marshal(s)
 }
 
-// has reports whether a function of that name can be called. A name of the
-// interface of guests is only the function that has its form.
+// has reports whether a function of that name can be called. A name in abiNames counts
+// only if the function has the matching form.
 func (p *composed) has(name string) bool {
 	x := p.exports[name]
 	if x == nil && (name == "handle" || name == "discover") {
@@ -191,18 +190,18 @@ func (p *composed) has(name string) bool {
 	return x != nil && !x.IsRun() && (inBytes(x) || !slices.Contains(abiNames, name))
 }
 
-// ComponentFunction is a function that a component exports.
+// ComponentFunction is a function exported by a component.
 type ComponentFunction struct {
-	// Name is for Invocation.Export: "now", or "local:time/time#now".
+	// Name is the value for Invocation.Export: "now", or "local:time/time#now".
 	Name string
-	// Tool is the name of the tool that it is, as wassette names it.
+	// Tool is the function's tool name, as wassette names it.
 	Tool string
-	// Type is its type as WIT has it.
+	// Type is the function's type in WIT.
 	Type string
-	// Input and Output are JSON schemas; Output is nil where there is no result.
+	// Input and Output are JSON schemas; Output is nil if there is no result.
 	Input, Output json.RawMessage
-	// Plain says that it takes and answers bytes, as a function of a module does,
-	// and no JSON of its types.
+	// Plain means that the function takes and returns bytes, like a function of a
+	// module, rather than JSON of its types.
 	Plain bool
 }
 
@@ -218,7 +217,7 @@ func describeFunction(x *component.Export) ComponentFunction {
 // IsComponent reports whether the module is a component.
 func (m *Module) IsComponent() bool { return m.comp != nil }
 
-// Functions are those that a component exports, without that of a command.
+// Functions returns the functions that a component exports, except the command.
 func (m *Module) Functions() []ComponentFunction {
 	if m.comp == nil {
 		return nil
@@ -230,7 +229,7 @@ func (m *Module) Functions() []ComponentFunction {
 	return fs
 }
 
-// Function returns one of them by its name.
+// Function returns the exported function with the given name.
 func (m *Module) Function(name string) (ComponentFunction, bool) {
 	if m.comp == nil || m.comp.exports[name] == nil || !m.comp.has(name) {
 		return ComponentFunction{}, false
@@ -238,8 +237,7 @@ func (m *Module) Function(name string) (ComponentFunction, bool) {
 	return describeFunction(m.comp.exports[name]), true
 }
 
-// linkComponent makes what a component imports known to its runtime, but for
-// preview 1.
+// linkComponent adds a component's imports to its runtime, except preview 1.
 func (m *Module) linkComponent() error {
 	exports := map[string][]func(wazero.HostModuleBuilder){}
 	for _, im := range m.comp.program.Imports {
@@ -323,11 +321,11 @@ func (m *Module) componentImport(im component.Import) (fn func(c *call, s []uint
 	}, coreTypes(p), coreTypes(r), nil
 }
 
-// heldStep is how much is taken from the account at a time.
+// heldStep is the number of bytes taken from the account at a time.
 const heldStep = 64 << 10
 
-// hold takes n bytes of the host's memory for what a component exchanges with
-// it, until the call ends. That may be as much as the guest's memory.
+// hold reserves n bytes of host memory, until the call ends, for values that a
+// component exchanges with the host. The limit is the same as for the guest's memory.
 func (c *call) hold(n uint64) {
 	h, m := c.inst.comp, c.inst.m
 	if n > uint64(m.spec.Memory-h.used) {
@@ -343,7 +341,7 @@ func (c *call) hold(n uint64) {
 	}
 }
 
-// release gives back what the call held.
+// releaseHeld returns the host memory that the call reserved.
 func (in *instance) releaseHeld() {
 	if in.comp != nil {
 		in.m.e.memory.give(in.comp.held)
@@ -351,7 +349,7 @@ func (in *instance) releaseHeld() {
 	}
 }
 
-// canonical is the guest's side of a call.
+// canonical returns the guest's side of a call.
 func (c *call) canonical(encoding component.Encoding, realloc string) *canon.Guest {
 	in := c.inst
 	h := in.comp
@@ -388,8 +386,8 @@ func (c *call) canonical(encoding component.Encoding, realloc string) *canon.Gue
 	}
 }
 
-// callCore calls an export of a component's module, from outside or from a
-// function of the host that the guest called. The error is classified.
+// callCore calls an export of a component's module, either from outside or from a host
+// function that the guest called. The error is classified.
 func (in *instance) callCore(name string, s []uint64) error {
 	var err error
 	if in.stack.fn == nil {
@@ -419,8 +417,8 @@ func (in *instance) callCore(name string, s []uint64) error {
 	return nil
 }
 
-// callComponent calls an exported function: with JSON of its types, or with
-// bytes where it is plain.
+// callComponent calls an exported function with JSON of its types, or with bytes if it
+// is plain.
 func (in *instance) callComponent(inv *Invocation) (Reply, error) {
 	m, c := in.m, &in.c
 	export, input := inv.Export, inv.Input
@@ -470,8 +468,8 @@ func (in *instance) callComponent(inv *Invocation) (Reply, error) {
 	return reply, err
 }
 
-// callWith calls an exported function with arguments of which the guest's own
-// resources are made first. Those that its caller then has end here.
+// callWith calls an exported function. It first creates those arguments that are the
+// guest's own resources, and at the end destroys those that the caller holds.
 func (in *instance) callWith(x *component.Export, args []any) (any, error) {
 	h := in.comp
 	h.owned = h.owned[:0]
@@ -495,7 +493,7 @@ func (in *instance) callWith(x *component.Export, args []any) (any, error) {
 	return value, err
 }
 
-// destroy lets the guest end a resource that nobody has any more.
+// destroy calls the guest's destructor for a resource that is no longer referenced.
 func (in *instance) destroy(r *component.Resource, rep uint32) error {
 	if r.Destructor == "" {
 		return nil
@@ -503,9 +501,9 @@ func (in *instance) destroy(r *component.Resource, rep uint32) error {
 	return in.callCore(r.Destructor, []uint64{uint64(rep)})
 }
 
-// callLifted lowers, calls, lifts, and lets the guest free its result. What ends
-// the call of a module by a panic within wazero, which recovers it, may do so here
-// outside of it.
+// callLifted lowers the arguments, calls the function, lifts the result, and lets the
+// guest free it. In a module's call, wazero recovers panics that end the call; here
+// they may occur outside of wazero.
 func (in *instance) callLifted(x *component.Export, args []any) (_ any, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -543,7 +541,7 @@ func fromBytes(t *component.Type, p []byte) any {
 	return p
 }
 
-// toBytes returns what a plain function answered.
+// toBytes returns the result of a plain function.
 func toBytes(t *component.Type, v any) ([]byte, error) {
 	if t.Kind == component.Result {
 		c := v.(component.Case)
@@ -559,8 +557,8 @@ func toBytes(t *component.Type, v any) ([]byte, error) {
 	return v.([]byte), nil
 }
 
-// resultOf makes an abi.Result of what a function answered. The error of a
-// result is a failure of the call, which has the error as its data too.
+// resultOf converts a function's result to an abi.Result. The error case of a result is
+// a failure of the call, with the error also as its data.
 func (m *Module) resultOf(t *component.Type, v any) ([]byte, error) {
 	data, ok := canon.JSON(t, v, int(m.spec.Output))
 	if !ok {
@@ -583,7 +581,7 @@ func (m *Module) resultOf(t *component.Type, v any) ([]byte, error) {
 	return json.Marshal(r)
 }
 
-// attach gives an instance what a component may reach.
+// attach gives an instance access to what a component may reach.
 func (in *instance) attach(cmd *Command) {
 	c := &in.c
 	in.comp = &handles{}
@@ -632,12 +630,12 @@ func (in *instance) attach(cmd *Command) {
 	}
 }
 
-// httpCodes are what wasi:http calls a failure; it has no better word for others.
+// httpCodes maps kinds of errors to wasi:http error codes, for those that have one.
 var httpCodes = map[HTTPKind]string{
 	HTTPDenied: "HTTP-request-denied", HTTPRefused: "connection-refused", HTTPTimeout: "connection-timeout", HTTPUnknownHost: "destination-not-found",
 }
 
-// fetch makes a request of wasi:http by the same service as http_request.
+// fetch sends a wasi:http request through the same service as http_request.
 func (c *call) fetch(r *wasip2.Request) (*wasip2.Response, error) {
 	if c.inv.HTTP == nil {
 		return nil, &wasip2.HTTPError{Code: httpCodes[HTTPDenied], Text: "this call has no network"}
@@ -648,7 +646,7 @@ func (c *call) fetch(r *wasip2.Request) (*wasip2.Response, error) {
 	c.checkCanceled()
 	if err != nil {
 		if e, ok := errors.AsType[*HTTPError](err); ok {
-			if httpCodes[e.Kind] != "" { // which says no more than that
+			if httpCodes[e.Kind] != "" { // the code says all that e does
 				c.logLine(slog.LevelWarn, []byte("wasi:http: "+e.Text))
 			}
 			return nil, &wasip2.HTTPError{Code: httpCodes[e.Kind], Text: e.Text}
@@ -658,14 +656,14 @@ func (c *call) fetch(r *wasip2.Request) (*wasip2.Response, error) {
 	return &wasip2.Response{Status: res.Status, Headers: res.Headers, Body: res.Body}, nil
 }
 
-// resetHandles brings the handles to where calls begin.
+// resetHandles restores the handles that calls start with.
 func (in *instance) resetHandles() {
 	if in.comp != nil && !in.comp.mixed {
 		in.comp.state.Reset(in.comp.initial)
 	}
 }
 
-// keepHandles notes the handles that initialisation left.
+// keepHandles records the handles left by initialization.
 func (in *instance) keepHandles() {
 	if in.comp == nil {
 		return
@@ -674,7 +672,7 @@ func (in *instance) keepHandles() {
 	in.comp.initial, in.comp.mixed = image, !ok
 }
 
-// closeHandles closes what is open, and gives the inner stacks back.
+// closeHandles closes all open files and releases the inner stacks.
 func (in *instance) closeHandles() {
 	if in.comp == nil {
 		return

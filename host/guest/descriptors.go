@@ -14,17 +14,17 @@ import (
 	"github.com/toold/toold/host/guest/folder"
 )
 
-// The descriptors of preview 1, and what is done with files through them. What may
-// be done with a folder is folder's matter.
+// Descriptors of preview 1 and the file operations on them. Package folder decides
+// which operations a folder permits.
 
-// descriptor is what a number of a guest stands for.
+// descriptor is an entry in the guest's descriptor table.
 type descriptor struct {
 	kind  descriptorKind
-	file  *folder.File // of opened and preopened
-	guest string       // of preopened: its name
-	at    int64        // of opened: where reading goes on
-	flags uint16       // of opened: those of fdFlags that can be set
-	list  *listing     // of what is a folder, once it is read
+	file  *folder.File // for opened and preopened
+	guest string       // for preopened: its name
+	at    int64        // for opened: read position
+	flags uint16       // for opened: the fdFlags that can be set
+	list  *listing     // for folders, once read
 }
 
 type descriptorKind uint8
@@ -47,8 +47,8 @@ const (
 	fdSync     = 16
 )
 
-// Rights that a guest reads of a descriptor. They are told and not kept: what a guest
-// may do, its Mounts say.
+// Rights reported for a descriptor. They are informational and not enforced: the Mounts
+// determine what a guest may do.
 const (
 	rightRead     = 1 << 1
 	rightSeek     = 1 << 2
@@ -61,8 +61,8 @@ const (
 	rightsOfRoots = 1<<9 | 1<<10 | 1<<11 | 1<<12 | 1<<13 | rightReaddir | 1<<15 | 1<<16 | 1<<17 | 1<<18 | 1<<20 | 1<<21 | 1<<23 | 1<<24 | 1<<25 | 1<<26
 )
 
-// beginWASI gives a call its descriptors: those that every call begins with, unless
-// the instance has just been initialised and keeps what that left.
+// beginWASI gives a call the descriptors that every call starts with, unless the
+// instance has just been initialized: then it keeps those that initialization left.
 func (in *instance) beginWASI() error {
 	w := &in.wasi
 	if w.begun {
@@ -86,7 +86,7 @@ func (in *instance) beginWASI() error {
 	return nil
 }
 
-// endWASI closes what the call has open.
+// endWASI closes everything that the call has open.
 func (in *instance) endWASI() {
 	w := &in.wasi
 	for i := range w.fds {
@@ -109,7 +109,7 @@ func (d *descriptor) close() {
 	*d = descriptor{}
 }
 
-// descriptor returns what a number stands for, or nil.
+// descriptor returns the descriptor for a number, or nil.
 func (c *call) descriptor(fd uint64) *descriptor {
 	w := &c.inst.wasi
 	if n := uint64(uint32(fd)); n < uint64(len(w.fds)) && w.fds[n].kind != free {
@@ -118,15 +118,15 @@ func (c *call) descriptor(fd uint64) *descriptor {
 	return nil
 }
 
-// step is what an operation on files costs beside n bytes. It ends the call when
-// that has ended.
+// step charges for an operation on files, in addition to n bytes. It ends the call if
+// its context has ended.
 func (c *call) step(n int) {
 	c.charge(uint64(n) + 16_000)
 	c.checkCanceled()
 	c.inst.wasi.touched = true
 }
 
-// errno is the number of an error.
+// errno returns the number of an error.
 func errno(err error) uint64 {
 	if err == nil || err == io.EOF {
 		return eOK
@@ -135,7 +135,7 @@ func errno(err error) uint64 {
 	return uint64(n)
 }
 
-// text reads a string of the guest's.
+// text reads a string from the guest's memory.
 func (c *call) text(ptr, n uint64) (string, uint64) {
 	p := c.view(ptr, n)
 	switch {
@@ -149,10 +149,10 @@ func (c *call) text(ptr, n uint64) (string, uint64) {
 	return string(p), eOK
 }
 
-// maxPath is how long a path may be.
+// maxPath is the maximum length of a path in bytes.
 const maxPath = 64 << 10
 
-// folder returns an open folder and a name, the parameters from i on.
+// folder returns an open folder and the name given by ptr and n.
 func (c *call) folder(fd, ptr, n uint64) (f *folder.File, name string, no uint64) {
 	d := c.descriptor(fd)
 	switch {
@@ -166,8 +166,8 @@ func (c *call) folder(fd, ptr, n uint64) (f *folder.File, name string, no uint64
 	return d.file, name, no
 }
 
-// at is a function on a path: s[i] is the descriptor, and the path's place and length
-// are what the next parameters are, or those after the flags of how to look it up.
+// at adapts a function on a path: s[i] is the descriptor; s[path] and the next
+// parameter are the path's address and length.
 func at(i, path int, do func(c *call, s []uint64, f *folder.File, name string) error) func(c *call, s []uint64) uint64 {
 	return func(c *call, s []uint64) uint64 {
 		f, name, no := c.folder(s[i], s[path], s[path+1])
@@ -178,8 +178,7 @@ func at(i, path int, do func(c *call, s []uint64, f *folder.File, name string) e
 	}
 }
 
-// between is a function on two paths, of which the second is given by the parameters
-// from i on.
+// between adapts a function on two paths. The parameters of the second start at i.
 func between(path, i int, do func(s []uint64, f *folder.File, name string, dir *folder.File, to string) error) func(c *call, s []uint64) uint64 {
 	return func(c *call, s []uint64) uint64 {
 		f, name, no := c.folder(s[0], s[path], s[path+1])
@@ -194,10 +193,10 @@ func between(path, i int, do func(s []uint64, f *folder.File, name string, dir *
 	}
 }
 
-// follows reads the flags of how a path is looked up.
+// follows reads the lookup flags of a path.
 func follows(flags uint64) bool { return flags&1 != 0 }
 
-// file is a function on an open file.
+// file adapts a function on an open file.
 func file(do func(c *call, s []uint64, d *descriptor) uint64) func(c *call, s []uint64) uint64 {
 	return func(c *call, s []uint64) uint64 {
 		d := c.descriptor(s[0])
@@ -209,7 +208,7 @@ func file(do func(c *call, s []uint64, d *descriptor) uint64) func(c *call, s []
 	}
 }
 
-// fileFuncs are the functions of preview 1 that are for files alone, by name.
+// fileFuncs are the functions of preview 1 that only concern files, by name.
 var fileFuncs = map[string]func(c *call, s []uint64) uint64{
 	"fd_advise": file(func(_ *call, s []uint64, d *descriptor) uint64 {
 		if uint32(s[3]) > 5 {
@@ -331,7 +330,7 @@ func (c *call) sync(d *descriptor) uint64 {
 	return errno(d.file.Sync())
 }
 
-// times reads two times to set: each is left, given or now.
+// times reads two times to set: each is unchanged, given or now.
 func times(s []uint64) (used, changed time.Time, ok bool) {
 	one := func(t, flags uint64) (at time.Time, ok bool) {
 		switch flags & 3 {
@@ -368,7 +367,7 @@ func (c *call) seek(fd uint64, off int64, whence uint32, result uint64) uint64 {
 	default:
 		return eINVAL
 	}
-	if base += off; base < 0 { // or too large
+	if base += off; base < 0 { // negative or overflowed
 		return eINVAL
 	}
 	if !c.put64(result, uint64(base)) {
@@ -378,7 +377,7 @@ func (c *call) seek(fd uint64, off int64, whence uint32, result uint64) uint64 {
 	return eOK
 }
 
-// lowest returns a number that stands for nothing.
+// lowest returns the lowest unused number.
 func (w *wasi) lowest() int {
 	i := slices.IndexFunc(w.fds, func(d descriptor) bool { return d.kind == free })
 	if i < 0 {
@@ -422,7 +421,7 @@ func pathOpen(c *call, s []uint64) uint64 {
 	return eOK
 }
 
-// fileType returns what preview 1 calls a kind of file.
+// fileType returns preview 1's number for a kind of file.
 func fileType(k folder.Kind) byte {
 	return map[folder.Kind]byte{folder.BlockDevice: 1, folder.CharacterDevice: 2, folder.Directories: 3, folder.Regular: 4, folder.Socket: 6, folder.Link: 7}[k]
 }
@@ -514,12 +513,12 @@ func filestat(c *call, s []uint64) uint64 {
 	return eOK
 }
 
-// Buffers are read and written in pieces of this size: a guest may give all of its
+// Buffers are read and written in pieces of this size: a guest may pass all of its
 // memory at once.
 const piece = 1 << 20
 
-// buffers does something with each of a guest's buffers in turn, until one is not
-// used up, and writes the sum.
+// buffers calls do for each of a guest's buffers in turn, until one is not used up, and
+// writes the sum.
 func (c *call) buffers(s []uint64, result uint64, do func(p []byte) (int, error)) uint64 {
 	n := uint64(uint32(s[2]))
 	iovs := c.view(s[1], n*8)
@@ -599,8 +598,8 @@ func fdPread(c *call, s []uint64) uint64 {
 	})
 }
 
-// positioned returns a file that is read and written at a place. What is read or
-// written in order only has none.
+// positioned returns a file for reading or writing at an offset. Sequential streams
+// have no offsets.
 func (c *call) positioned(fd uint64, inOrder ...descriptorKind) (*descriptor, uint64) {
 	d := c.descriptor(fd)
 	switch {
@@ -648,14 +647,14 @@ func fdWrite(c *call, s []uint64) uint64 {
 	return c.buffers(s, s[3], c.inst.stdout)
 }
 
-// listing is where reading a folder has got to.
+// listing is the progress of reading a folder.
 type listing struct {
 	dir   *os.File
-	from  uint64   // the cookie of the first of names
-	names []string // that were read last
+	from  uint64   // cookie of the first of names
+	names []string // read last
 }
 
-// batch is how many names are read at a time.
+// batch is the number of names read at a time.
 const batch = 256
 
 func (l *listing) close() {
@@ -664,8 +663,8 @@ func (l *listing) close() {
 	}
 }
 
-// name returns the name with a cookie, or io.EOF. Cookies count the names; 0 and 1 are
-// the folder itself and the one above.
+// name returns the name for a cookie, or io.EOF. Cookies number the names; 0 and 1 are
+// "." and "..".
 func (l *listing) name(c *call, f *folder.File, cookie uint64) (string, error) {
 	switch cookie {
 	case 0:
@@ -722,13 +721,13 @@ func readdir(c *call, s []uint64) uint64 {
 		c.charge(1000)
 		var st fs.FileInfo
 		if cookie < 2 {
-			st, err = d.file.Stat() // the one above is no matter of the guest's
+			st, err = d.file.Stat() // the guest may not look at the parent
 		} else {
 			st, err = d.file.StatAt(name, false)
 		}
 		var head [24]byte
 		binary.LittleEndian.PutUint64(head[:], cookie+1)
-		if err == nil { // it may be gone meanwhile
+		if err == nil { // it may have been removed in the meantime
 			_, ino, _ := folder.Identity(st)
 			binary.LittleEndian.PutUint64(head[8:], ino)
 			head[20] = fileType(folder.KindOf(st.Mode()))

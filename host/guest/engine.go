@@ -1,26 +1,23 @@
-// Package guest runs WebAssembly modules that nobody trusts.
+// Package guest runs untrusted WebAssembly modules.
 //
-// A Module is loaded once, with its limits and what it may reach, and called
-// many times, from any number of goroutines. Every call begins with the state
-// that the module had when it had just been initialised: nothing that one call
-// leaves behind (memory, globals, tables, descriptors, the kernel's blocks) is
-// seen by another, however the call ended. What is meant to last goes through
-// VarGet and VarSet, which the caller owns.
+// A Module is loaded once, with its limits and the resources it may reach, and called
+// many times, from any number of goroutines. Every call starts with the state that the
+// module had after initialization: nothing that one call leaves behind (memory,
+// globals, tables, descriptors, the kernel's blocks) is visible to another, however the
+// call ended. Persistent state goes through VarGet and VarSet, which the caller
+// implements.
 //
-// A call ends when its context does, whatever the guest is doing, and when it
-// has used up one of its limits. It answers bytes, or an error of a known
-// kind (see Module.Call). A guest reaches nothing but the functions that
-// Services and its Grants give it: no files but Spec.Files, no network, no
-// environment. Clocks are real, and so is randomness but while a module
-// initialises itself: then it is the same each time on this host.
+// A call ends when its context ends, whatever the guest is doing, and when it exceeds
+// one of its limits. It returns bytes, or an error of a known kind (see Module.Call). A
+// guest reaches only the functions that Services and its Grants give it: no files
+// except Spec.Files, no network, no environment. Clocks are real. So is randomness,
+// except while a module initializes: then it is the same each time on this host.
 //
-// Guests speak the Extism ABI, so that a plugin made with any of its SDKs
-// runs; a module with "_start" and nothing else is a WASI command, for
-// Module.Run.
+// Guests use the Extism ABI, so plugins built with any of its SDKs run; a module with
+// "_start" and nothing else is a WASI command, for Module.Run.
 //
-// The package does not decide what a tool may do, and knows nothing of tools,
-// sockets or identities beyond an opaque name. No other package imports
-// wazero.
+// The package does not decide what a tool may do, and has no notion of tools, sockets
+// or identities beyond an opaque name. No other package imports wazero.
 package guest
 
 import (
@@ -40,68 +37,67 @@ import (
 	"github.com/toold/toold/host/guest/wasip2"
 )
 
-// Config is fixed once an Engine is made.
+// Config is fixed once an Engine is created.
 type Config struct {
-	// CacheDir keeps compiled code from one run to the next. It is made when
-	// missing, with mode 0700: what is in it is run as it is, so nobody else
-	// may write there. Empty: code is kept in memory only.
+	// CacheDir keeps compiled code between runs. It is created if missing, with mode
+	// 0700: its content is executed as it is, so nobody else may write there. If empty,
+	// code is kept in memory only.
 	CacheDir string
-	// Compiler is a program that compiles modules in a process of its own:
-	// "/proc/self/exe" for one that asks IsCompiler first thing. Empty:
-	// modules are compiled in this process, which a hostile one can stop for
-	// as long as it likes.
+	// Compiler is a program that compiles modules in a separate process:
+	// "/proc/self/exe" for a program that checks IsCompiler first. If empty, modules
+	// are compiled in this process, which a hostile module can block for as long as it
+	// likes.
 	Compiler string
-	// Memory bounds the bytes that all instances hold together: their
-	// memories, stacks, tables, and what they exchange with the host.
-	// Default: 1 GiB.
+	// Memory limits the total bytes of all instances: their memories, stacks, tables,
+	// and what they exchange with the host. Default: 1 GiB.
 	Memory int64
-	// Awake is how many modules are kept ready to be called, beside those that are
-	// being called; others have to be loaded again when they are. Default: 64.
+	// Awake is the number of modules kept ready to be called, in addition to those
+	// being called; others must be loaded again when called. Default: 64.
 	Awake int
-	// Logger hears of what is no caller's business. Default: slog.Default.
+	// Logger receives messages that concern no particular caller. Default:
+	// slog.Default.
 	Logger *slog.Logger
 }
 
-// Engine compiles modules and holds what they share.
+// Engine compiles modules and holds the state they share.
 type Engine struct {
 	cfg      Config
 	dir      string // of compiled code
-	own      bool   // dir goes with the Engine
+	own      bool   // dir is removed with the Engine
 	cache    wazero.CompilationCache
 	funcs    []hostFunc
 	wasip2   []wasip2.Func
 	strategy strategy
 	memory   account
 	started  time.Time
-	seed     [32]byte // of what guests draw while they initialise themselves
+	seed     [32]byte // of the randomness that guests draw during initialization
 
-	// slots and first are held while a module is compiled; first is for those
-	// with Spec.First alone.
+	// slots and first are held while a module is compiled; first is reserved for
+	// modules with Spec.First.
 	slots, first chan struct{}
 
 	stackOnce   sync.Once
 	stackFields *stackFields // of wazero's functions; set by stackOnce
 	stackErr    error        // set by stackOnce
 
-	turns  *turns // who computes
+	turns  *turns // schedules computing calls
 	spared spared
 
-	// loading is held while wazero takes code into memory: its cache does
-	// not bear two at a time. mu may be taken under it, never the other way
-	// round.
+	// loading is held while wazero loads code into memory, since its cache is not safe
+	// for concurrent use. Lock order: loading before mu.
 	loading sync.Mutex
 
 	mu      sync.Mutex
 	builds  map[buildKey]*build                    // guarded by mu
-	modules map[*Module]struct{}                   // those that are loaded; guarded by mu
+	modules map[*Module]struct{}                   // loaded modules; guarded by mu
 	exports map[[32]byte]weak.Pointer[exportTable] // by digest; guarded by mu
-	home    *home                                  // where the next is loaded; nil: in a new one; guarded by mu
+	home    *home                                  // for the next module; nil: a new one is needed; guarded by mu
 
-	closing context.Context // ends what is being compiled
+	closing context.Context // cancels compilations
 	stop    context.CancelFunc
 }
 
-// New makes an Engine. It fails when the cache folder cannot be used.
+// New creates an Engine. It fails if the cache folder cannot be used.
 func New(cfg Config) (*Engine, error) {
 	if os.Getenv(compilingVariable) != "" {
 		return nil, errors.New("this process was started to compile a module; main must call guest.IsCompiler before anything else")
@@ -151,7 +147,7 @@ func (e *Engine) openCache() error {
 	if st.Mode().Perm()&0o022 != 0 {
 		return errors.New("use cache folder " + e.dir + ": others may write there; chmod 0700 it, or name another")
 	}
-	// What a process left behind that was killed while it compiled.
+	// Left behind by a process that was killed while compiling.
 	old, _ := filepath.Glob(filepath.Join(e.dir, "build-*"))
 	seeds, _ := filepath.Glob(filepath.Join(e.dir, seedFile+"-*"))
 	old = append(old, seeds...)
@@ -168,9 +164,9 @@ func (e *Engine) openCache() error {
 	return err
 }
 
-// Close gives back what the Engine holds. Its modules must be closed first. What is
-// being compiled is given up: who ends a daemon, or waits for the next one to take its
-// place, does not wait for that.
+// Close releases everything that the Engine holds. Its modules must be closed first.
+// Compilations in progress are canceled: shutting down a daemon, or replacing it, must
+// not wait for them.
 func (e *Engine) Close() error {
 	e.stop()
 	for {
@@ -199,61 +195,60 @@ func (e *Engine) Close() error {
 	return err
 }
 
-// Restoring names the way in which calls come to fresh state: "count",
-// "scan", "pagemap", "image" or "fresh".
+// Restoring returns the strategy for restoring fresh state: "count", "scan", "pagemap",
+// "image" or "fresh".
 func (e *Engine) Restoring() string { return e.strategy.String() }
 
-// Spec is a module and what it gets. It is not changed after Load.
+// Spec describes a module, its limits and its access. It must not be changed after
+// Load.
 type Spec struct {
-	// Name is how messages call the module: "git/restricted.wasm".
+	// Name is the module's name in messages: "git/restricted.wasm".
 	Name string
 	Wasm []byte
-	// Linked are modules that Wasm, or one another, imports functions from.
+	// Linked are modules from which Wasm, or one another, imports functions.
 	Linked []Linked
-	// Memory is how many bytes a call's memory and its stack may reach
-	// together, the first 256 KiB of stack not counted; and how many it may
-	// exchange with the host. Default: 64 MiB.
+	// Memory limits, in bytes, a call's memory and stack together, not counting the
+	// first 256 KiB of stack; and separately what it exchanges with the host. Default:
+	// 64 MiB.
 	Memory int64
-	// Compile is what compiling the module may take.
+	// Compile limits compilation of the module.
 	Compile CompileLimits
-	// Fuel is how many metered instructions a call may take. Default:
-	// 20,000,000,000.
+	// Fuel limits the metered instructions of a call. Default: 20,000,000,000.
 	Fuel int64
-	// First has the module compiled before all others: it waits for none of
-	// them.
+	// First compiles the module before all others: it waits for none of them.
 	First bool
-	// Stock lets the module be a plugin that was made for another Extism host:
-	// one that neither exports "handle" or "restrict" nor imports what only this
-	// host has. What such a module imports and may not have, or nobody here has,
-	// fails the call that calls it instead of the load (see Module.Missing), and
-	// so does a request over HTTP that fails.
+	// Stock allows the module to be a plugin built for another Extism host: one that
+	// neither exports "handle" or "restrict" nor imports anything that only this host
+	// provides. If such a module imports a function that is not granted or does not
+	// exist here, the call that uses it fails instead of the load (see Module.Missing).
+	// A failed HTTP request also fails its call.
 	Stock bool
-	// Output is how many bytes a call may answer. Default: 16 MiB.
+	// Output limits the bytes that a call may return. Default: 16 MiB.
 	Output int64
 	Grants Grants
-	// Config is what config_get answers when the Invocation has none.
+	// Config holds the values that config_get returns if the Invocation has none.
 	Config map[string]string
-	// Concurrency is how many calls are likely at a time; more are served,
-	// at a higher price. Default: 32.
+	// Concurrency is the expected number of concurrent calls; more are served, but more
+	// slowly. Default: 32.
 	Concurrency int
-	// Files are the folders that the module sees.
+	// Files are the folders visible to the module.
 	Files []Mount
 }
 
-// CompileLimits bound a module before any of it runs. What is 0 follows from how
-// much code and data there is.
+// CompileLimits limit a module before any of it runs. A zero field is derived from the
+// size of its code and data.
 type CompileLimits struct {
-	// Time is of one core; the clock may show six times as much, for what else the
-	// machine does.
+	// Time is CPU time; the wall-clock limit is six times as much, to allow for other
+	// load on the machine.
 	Time   time.Duration
 	Memory int64
-	// Module is how many bytes of code and data a module may have. Debug sections
-	// and others that are not run do not count. Default: 64 MiB.
+	// Module limits the bytes of code and data. Debug sections and others that are not
+	// executed do not count. Default: 64 MiB.
 	Module int64
 }
 
-// Grants are the functions that a module may import beyond those that every
-// module has. The table of functions says which need which (see functions.go).
+// Grants are the functions that a module may import beyond those that every module has.
+// See functions.go for the grant that each function needs.
 type Grants uint8
 
 const (
@@ -268,7 +263,7 @@ const (
 // grantNames are in the order of the constants.
 var grantNames = []string{"state", "http", "exec", "tool_call"}
 
-// String lists the names of the grants: "state, http".
+// String returns the names of the grants: "state, http".
 func (g Grants) String() string {
 	var names []string
 	for i, name := range grantNames {
@@ -279,7 +274,7 @@ func (g Grants) String() string {
 	return strings.Join(names, ", ")
 }
 
-// Mount is a folder of the host that a guest sees.
+// Mount is a folder of the host made visible to a guest.
 type Mount struct {
 	Guest    string // an absolute path
 	Host     string
@@ -290,8 +285,8 @@ const (
 	wasmPage      = 64 << 10
 	osPage        = 4 << 10
 	maxFile       = 256 << 20          // bytes of a .wasm file
-	defaultModule = 64 << 20           // of it, code and data
-	maxMemory     = 4<<30 - 2*wasmPage // bytes: 32 bits of address, and a page to shrink by
+	defaultModule = 64 << 20           // bytes of its code and data
+	maxMemory     = 4<<30 - 2*wasmPage // bytes: 32-bit addresses, less a page to shrink by
 	defaultMemory = 64 << 20
 	defaultFuel   = 20_000_000_000
 	defaultOutput = 16 << 20

@@ -9,30 +9,30 @@ import (
 	"github.com/toold/toold/host/fault"
 )
 
-// Kind says what went wrong with a module or with a call of it.
+// Kind classifies an error of a module or of a call.
 type Kind uint8
 
 const (
-	Internal         Kind = iota // a fault of this host
-	BadModule                    // nobody can run it as it is: it must be built differently
-	NoExport                     // it has other exports than the one that was called
-	IsCommand                    // it is a WASI command, and an export was called
-	NotCommand                   // it is no WASI command, and was run as one
-	NotGranted                   // it imports a function that Spec.Grants does not give
-	BadMount                     // a folder that it is to see cannot be opened
-	TooLarge                     // it has more code and data than Spec.Compile.Module
-	TooMuchToCompile             // compiling it takes more than Spec.Compile
-	BadLimit                     // Spec.Memory is more or less than any module can have
-	NoRoom                       // it begins with more than Spec.Memory
-	Failed                       // the guest said so
-	Trapped                      // the guest trapped, or left with an exit code
+	Internal         Kind = iota // an error of this host
+	BadModule                    // no host can run it as it is: it must be built differently
+	NoExport                     // the called export does not exist; it has others
+	IsCommand                    // it is a WASI command, but an export was called
+	NotCommand                   // it is not a WASI command, but was run as one
+	NotGranted                   // it imports a function that needs a missing grant
+	BadMount                     // a folder for it cannot be opened
+	TooLarge                     // its code and data exceed Spec.Compile.Module
+	TooMuchToCompile             // compiling it exceeds Spec.Compile
+	BadLimit                     // Spec.Memory is outside the possible range
+	NoRoom                       // its initial size exceeds Spec.Memory
+	Failed                       // the guest reported an error
+	Trapped                      // the guest trapped, or exited with a code
 	FuelUsed                     // it used up Spec.Fuel
-	MemoryUsed                   // it needs more than Spec.Memory, for itself
-	BlocksUsed                   // it needs more than Spec.Memory, for what it exchanges with the host
-	OutputUsed                   // it answered more than Spec.Output
+	MemoryUsed                   // the guest itself needs more than Spec.Memory
+	BlocksUsed                   // what it exchanges with the host needs more than Spec.Memory
+	OutputUsed                   // its result exceeds Spec.Output
 	DeadlineMet                  // the deadline of the call's context passed
-	Aborted                      // the call's context ended otherwise
-	Overloaded                   // all guests together have no memory left now
+	Aborted                      // the call's context ended for another reason
+	Overloaded                   // no memory is left for all guests together
 )
 
 var kindNames = [...]string{
@@ -47,22 +47,21 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", k)
 }
 
-// Error is why a module was not loaded, or why a call of it ended. It names what
-// happened in terms of modules; where a module's limits and grants come from,
-// and so how they are changed, its caller knows.
+// Error is why a module was not loaded or a call ended. It describes the event in terms
+// of modules; its caller knows where limits and grants are configured and how to change
+// them.
 type Error struct {
 	Kind Kind
-	// Module is the Spec.Name; empty where what happened has nothing to do with
-	// the module, and in Failed, where the words are the guest's.
+	// Module is the Spec.Name. It is empty if the error has nothing to do with the
+	// module, and for Failed, whose text is the guest's.
 	Module string
-	// Detail is what happened.
+	// Detail describes what happened.
 	Detail string
-	// Remedy is what the module's author can do about it, in the imperative. It
-	// may be empty.
+	// Remedy is what the module's author can do about it, in the imperative, or empty.
 	Remedy string
-	// Lacks is the grant that a NotGranted module needs.
+	// Lacks is the grant that a module needs, for NotGranted.
 	Lacks Grants
-	// Cause is nil or what Detail tells of.
+	// Cause is the error that Detail describes, or nil.
 	Cause error
 }
 
@@ -79,13 +78,13 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Cause }
 
-// errorf makes an Error. A %w in format becomes its Cause.
+// errorf returns an Error. A %w in format becomes its Cause.
 func errorf(kind Kind, module, remedy, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	return &Error{Kind: kind, Module: module, Detail: err.Error(), Remedy: remedy, Cause: errors.Unwrap(err)}
 }
 
-// errorf makes an Error about m.
+// errorf returns an Error about m.
 func (m *Module) errorf(kind Kind, remedy, format string, args ...any) *Error {
 	return errorf(kind, m.spec.Name, remedy, format, args...)
 }
@@ -98,7 +97,7 @@ func (m *Module) overloaded() *Error {
 	return m.errorf(Overloaded, "try again, or raise the host's memory", "the guests that run now hold the %d bytes that all may have", m.e.memory.limit)
 }
 
-// ended turns the error of a context into one of ours.
+// ended converts the error of a context to an *Error.
 func ended(err error) *Error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return errorf(DeadlineMet, "", "wait for less", "the call reached its deadline")
@@ -106,8 +105,8 @@ func ended(err error) *Error {
 	return errorf(Aborted, "", "", "the call was aborted")
 }
 
-// own is err where it is one that a call may end with as it is: one of ours, or
-// one with a code, from a Service.
+// own returns err if a call may end with it as it is: an *Error, or a fault with a code
+// from a Service. Otherwise it returns nil.
 func own(err error) error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
