@@ -646,7 +646,7 @@ func (c *call) fetch(r *wasip2.Request) (*wasip2.Response, error) {
 	c.checkCanceled()
 	if err != nil {
 		if e, ok := errors.AsType[*HTTPError](err); ok {
-			if httpCodes[e.Kind] != "" { // the code says all that e does
+			if httpCodes[e.Kind] != "" { // then the guest gets only the code, not the text
 				c.logLine(slog.LevelWarn, []byte("wasi:http: "+e.Text))
 			}
 			return nil, &wasip2.HTTPError{Code: httpCodes[e.Kind], Text: e.Text}

@@ -6,15 +6,15 @@ import (
 	"github.com/toold/toold/host/guest/wasm"
 )
 
-// exceptions are what a guest has caught and may throw again: an exnref of
-// its is the position, plus one, of what is kept for it. They last as long as
-// the state of the instance that holds them.
+// exceptions holds what a guest has caught and may throw again. An exnref in the guest
+// is one plus the exception's position in caught. They live as long as the state of the
+// instance.
 type exceptions struct {
-	caught []uint64 // of each: its tag, how many values it has, and these
-	values []uint64 // of the next
+	caught []uint64 // for each: its tag, its number of values, and the values
+	values []uint64 // of the next exception
 }
 
-// exceptionFuncs are what a rewritten module with exceptions imports.
+// exceptionFuncs returns the imports of a rewritten module with exceptions.
 func exceptionFuncs() []hostFunc {
 	f := func(name string, p, r types, fn func(c *call, s []uint64)) hostFunc {
 		return hostFunc{module: wasm.ImportModule, name: name, params: p, results: r, fn: fn}
@@ -31,8 +31,8 @@ func exceptionFuncs() []hostFunc {
 	}
 }
 
-// exceptionCost is charged for each that is caught with its exnref, in bytes
-// moved: about the time that the calls of the host for it take.
+// exceptionCost is charged, in bytes moved, for each exception caught with its exnref.
+// It matches the time of the host calls that this takes.
 const exceptionCost = 1000
 
 func (c *call) caught(s []uint64) {
@@ -52,7 +52,7 @@ func (c *call) caught(s []uint64) {
 	s[0] = uint64(at) + 1
 }
 
-// exception is what is kept for an exnref.
+// exception returns the tag and values behind an exnref.
 func (c *call) exception(ref uint64) []uint64 {
 	if ref == 0 {
 		panic(errors.New("null reference"))

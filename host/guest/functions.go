@@ -19,17 +19,17 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// The modules that a guest may import from.
+// Modules from which a guest may import.
 const (
 	envModule  = "extism:host/env"
 	userModule = "extism:host/user"
 	wasiModule = "wasi_snapshot_preview1"
 )
 
-// has reports whether g gives all of need.
+// has reports whether g includes all of need.
 func (g Grants) has(need Grants) bool { return g&need == need }
 
-// always is what a function needs that every module has.
+// always is the need of a function that every module has.
 const always Grants = 0
 
 const (
@@ -47,7 +47,7 @@ type hostFunc struct {
 	fn              func(c *call, s []uint64)
 }
 
-// hostFuncs lists all functions of both modules. It is built once an engine.
+// hostFuncs lists all functions of both modules. It is built once for each engine.
 func hostFuncs() []hostFunc {
 	var (
 		none = types{}
@@ -70,7 +70,7 @@ func hostFuncs() []hostFunc {
 	return []hostFunc{
 		env("alloc", d, d, func(c *call, s []uint64) {
 			c.charge(s[0])
-			if c.k.free > 0 { // it may look at all blocks
+			if c.k.free > 0 { // it may scan all blocks
 				c.charge(uint64(len(c.k.blocks)))
 			}
 			s[0] = c.k.alloc(s[0])
@@ -96,7 +96,7 @@ func hostFuncs() []hostFunc {
 		env("memory_bytes", none, d, func(c *call, s []uint64) { s[0] = c.k.length }),
 
 		env("config_get", d, d, configGet),
-		env("get_log_level", none, w, func(c *call, s []uint64) { s[0] = 0 }), // trace: what is kept is the host's matter
+		env("get_log_level", none, w, func(c *call, s []uint64) { s[0] = 0 }), // trace: the host decides what is kept
 		log("log_trace", slog.LevelDebug-4),
 		log("log_debug", slog.LevelDebug),
 		log("log_info", slog.LevelInfo),
@@ -118,7 +118,7 @@ func hostFuncs() []hostFunc {
 	}
 }
 
-// exportFuncs adds those functions of one module that gs gives.
+// exportFuncs adds those functions of one module that gs grants.
 func exportFuncs(b wazero.HostModuleBuilder, module string, fns []hostFunc, gs Grants) {
 	for _, f := range fns {
 		if f.module == module && gs.has(f.needs) {
@@ -159,9 +159,9 @@ func varGet(c *call, s []uint64) {
 	c.k.release(name)
 }
 
-// borrow takes from the account what a host function makes of a guest's block:
-// its bytes twice, and what goes with each element of its JSON. The answer gives
-// it back.
+// borrow takes from the account the memory that a host function needs to process a
+// guest's block: twice its bytes, plus the overhead of each JSON element. The returned
+// function gives it back.
 func (c *call) borrow(p []byte) func() {
 	n := int64(2*len(p) + 128*bytes.Count(p, []byte{','}))
 	if !c.k.held.take(n) {
@@ -188,10 +188,10 @@ func varSet(c *call, s []uint64) {
 	}
 }
 
-// httpRequest never traps a module that was made for this host: what went wrong
-// is status 0 and a body that says so, since most SDKs have no other way to hear
-// of it. A stock plugin takes every answer for the server's, and its call fails
-// as on any other Extism host.
+// httpRequest never traps a module built for this host: a failure is status 0 and a
+// body with the error, since most SDKs have no other way to report it. A stock plugin
+// would take that for the server's response, so its call fails, as on any other Extism
+// host.
 func httpRequest(c *call, s []uint64) {
 	req, body := s[0], s[1]
 	defer c.borrow(c.k.bytes(req))()
@@ -215,7 +215,7 @@ func httpRequest(c *call, s []uint64) {
 	}()
 	c.checkCanceled()
 	if err != nil && c.inst.m.stock {
-		panic(c.inst.m.errorf(Failed, "", "http_request: %s", err)) // its words alone: what it failed with is not what the call did
+		panic(c.inst.m.errorf(Failed, "", "http_request: %s", err)) // only the text: the cause of a failed request is not the cause of the call's failure
 	}
 	if err != nil {
 		s[0] = c.answer([]byte(err.Error()))
@@ -288,7 +288,7 @@ func toolRecv(c *call, s []uint64) {
 	} else {
 		c.wait()
 		p, err := c.inv.Recv(c)
-		if c.hasDeadline { // a clock may have stood still meanwhile
+		if c.hasDeadline { // the deadline moves if its clock was paused meanwhile
 			c.deadline, c.hasDeadline = c.Deadline()
 		}
 		switch {
@@ -311,7 +311,7 @@ func toolCall(c *call, s []uint64) {
 	}
 	defer c.borrow(c.k.bytes(s[0]))()
 	c.wait()
-	// What is called may outlive this call, and c is the next one's then.
+	// The callee may outlive this call, and c then belongs to the next one.
 	out, took, err := c.inv.ToolCall(c.Context, max(c.meter.limit-c.meter.used(), 1), append([]byte(nil), c.k.bytes(s[0])...))
 	c.checkCanceled()
 	c.lent(took)
@@ -321,8 +321,8 @@ func toolCall(c *call, s []uint64) {
 	s[0] = c.answer(out)
 }
 
-// toolRead copies input into the guest's memory: dst, offset, length. It
-// answers how many bytes it copied.
+// toolRead copies input into the guest's memory: dst, offset, length. It returns the
+// number of bytes copied.
 func toolRead(c *call, s []uint64) {
 	dst, off, n := uint32(s[0]), s[1], uint64(uint32(s[2]))
 	if off >= c.k.inLen {
@@ -379,11 +379,11 @@ func abiError(err error) *abi.Error {
 	return &abi.Error{Message: err.Error()}
 }
 
-// Bounds on what a guest logs.
+// Limits on a guest's log output.
 const (
 	maxLogLine = 8 << 10   // a longer line is cut
-	maxLogCall = 256 << 10 // bytes a call; what follows is dropped
-	logAround  = 256       // bytes that a line is counted for beside its text: what the log says of it
+	maxLogCall = 256 << 10 // bytes per call; the rest is dropped
+	logAround  = 256       // bytes added to a line's length for its metadata in the log
 )
 
 func (c *call) logLine(level slog.Level, p []byte) {
@@ -406,7 +406,8 @@ func (c *call) logLine(level slog.Level, p []byte) {
 	}
 }
 
-// answer puts what a host function answers into the kernel's memory.
+// answer writes the result of a host function to the kernel's memory and returns its
+// offset.
 func (c *call) answer(p []byte) uint64 {
 	c.charge(uint64(len(p)))
 	return c.k.write(p)

@@ -10,26 +10,25 @@ import (
 	"github.com/tetratelabs/wazero/api"
 )
 
-// home is a runtime of wazero's that modules share, so that what they import is
-// compiled and linked there once, and not again whenever one of them is loaded.
+// home is a wazero runtime shared by modules, so that their imports are compiled and
+// linked there once rather than whenever one of them is loaded.
 //
-// A runtime keeps the types of all functions that it ever had. So when those of
-// a home have become many, later modules get another, and it goes with the last of
-// its own.
+// A runtime keeps the types of all functions that it ever had. So once a home has many,
+// later modules get a new home, and the old one is closed with the last of its modules.
 type home struct {
 	wazero.Runtime
-	modules int // that are loaded; guarded by Engine.mu
-	types   int // bytes of types that they had, and those before them; guarded by Engine.mu
+	modules int // currently loaded; guarded by Engine.mu
+	types   int // bytes of types of all modules ever loaded here; guarded by Engine.mu
 
 	mu    sync.Mutex
 	hosts map[hostKey]*hostModule // guarded by mu
 }
 
-// mostTypes is how many bytes of types a home takes before it is left, as they are
-// in modules. What wazero makes of each is some four times as large.
+// mostTypes is the number of bytes of types, as encoded in modules, after which a home
+// gets no more modules. wazero's representation of each is about four times as large.
 const mostTypes = 256 << 10
 
-// hostModule is what guests import from: compiled, and made.
+// hostModule is a module that guests import from: compiled and instantiated.
 type hostModule struct {
 	api.Module
 	code wazero.CompiledModule
@@ -40,14 +39,14 @@ func (h *hostModule) close() error {
 	return errors.Join(h.Module.Close(ctx), h.code.Close(ctx))
 }
 
-// hostKey tells apart what modules import under one name.
+// hostKey distinguishes modules that are imported under the same name.
 type hostKey struct {
 	module string
-	grants Grants // which functions it has
+	grants Grants // its functions
 }
 
-// enter returns a home for a module that has so many bytes of types. It is left when
-// the module is closed.
+// enter returns a home for a module with the given number of bytes of types. The module
+// leaves it when it is closed.
 func (e *Engine) enter(types int) *home {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -62,7 +61,7 @@ func (e *Engine) enter(types int) *home {
 	return e.home
 }
 
-// leave is for a module that is in h no longer.
+// leave is called when a module is no longer in h.
 func (e *Engine) leave(h *home) error {
 	e.mu.Lock()
 	h.modules--
@@ -78,7 +77,7 @@ func (e *Engine) leave(h *home) error {
 	return h.close()
 }
 
-// close gives everything back. Nothing is loaded in it any more.
+// close releases everything. No module may be loaded in h any more.
 func (h *home) close() error {
 	var errs []error
 	for _, m := range h.hosts {
@@ -87,7 +86,7 @@ func (h *home) close() error {
 	return errors.Join(append(errs, h.Close(context.Background()))...)
 }
 
-// link makes a module with the functions that export adds to it.
+// link creates a module with the functions that export adds to it.
 func (h *home) link(name string, export func(wazero.HostModuleBuilder)) (*hostModule, error) {
 	ctx := context.Background()
 	b := h.NewHostModuleBuilder(name)
@@ -103,7 +102,7 @@ func (h *home) link(name string, export func(wazero.HostModuleBuilder)) (*hostMo
 	return &hostModule{mod, code}, nil
 }
 
-// shared returns the module of a key, which it makes for the first that asks.
+// shared returns the module for a key, creating it at the first request.
 func (h *home) shared(key hostKey, export func(wazero.HostModuleBuilder)) (*hostModule, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -117,7 +116,7 @@ func (h *home) shared(key hostKey, export func(wazero.HostModuleBuilder)) (*host
 	return m, err
 }
 
-// typeBytes is how many bytes of types a module has.
+// typeBytes returns the size of a module's types in bytes.
 func typeBytes(b []byte) int {
 	for p := min(len(b), len(wasmMagic)); p < len(b); {
 		size, w := binary.Uvarint(b[p+1:])

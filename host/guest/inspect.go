@@ -10,36 +10,37 @@ import (
 	"github.com/toold/toold/host/guest/wasm"
 )
 
-// Info is what can be said of a module without running it.
+// Info describes a module without running it.
 type Info struct {
 	SHA256    string `json:"sha256"`
 	Size      int    `json:"size"` // bytes
 	Functions int    `json:"functions"`
-	// Names and Lines say whether a trap can name functions, and whether it
-	// can name their lines: the module has DWARF.
+	// Names and Lines report whether a trap can name functions, and whether it can also
+	// name source lines, because the module has DWARF.
 	Names bool `json:"names"`
 	Lines bool `json:"lines"`
-	// Memory is what it begins with, and the most that it can grow to; bytes.
+	// Memory and MemoryMax are the initial and the maximum size of the memory, in
+	// bytes.
 	Memory    int64 `json:"memory"`
 	MemoryMax int64 `json:"memory_max"`
-	// Command says that it is a WASI command, for Module.Run.
+	// Command reports that the module is a WASI command, for Module.Run.
 	Command bool `json:"command,omitempty"`
-	// Component is what the module is, where it is a component. Exports and Imports
-	// are then its own, with WIT types; the rest is its main module's.
+	// Component is set if the module is a component. Exports and Imports are then the
+	// component's, with WIT types; the other fields describe its main module.
 	Component *ComponentInfo `json:"component,omitempty"`
 	Exports   []Function     `json:"exports"`
 	Imports   []Imported     `json:"imports"`
 }
 
-// ComponentInfo is what can be said of a component.
+// ComponentInfo describes a component.
 type ComponentInfo struct {
-	// World are the interfaces and functions that it imports.
+	// World lists the interfaces and functions that it imports.
 	World []string `json:"world"`
-	// Functions are its exports, each with its schemas.
+	// Functions are its exports, with their schemas.
 	Functions []ComponentFunction `json:"functions"`
-	// Modules is how many it has; all but one are glue.
+	// Modules is the number of modules in it; all but one are glue.
 	Modules int `json:"modules"`
-	// Adapted says that it was made of a module of WASI preview 1.
+	// Adapted reports that it was built from a module of WASI preview 1.
 	Adapted bool `json:"adapted,omitempty"`
 }
 
@@ -47,25 +48,24 @@ type ComponentInfo struct {
 type Function struct {
 	Name string `json:"name"`
 	Type string `json:"type"`
-	// Callable: a host can call it; the others have parameters, or more
-	// results than one i32.
+	// Callable reports whether a host can call it. The others have parameters, or
+	// results other than at most one i32.
 	Callable bool `json:"callable"`
 }
 
-// Imported is something that a module imports.
+// Imported is an import of a module.
 type Imported struct {
 	Module string `json:"module"`
 	Name   string `json:"name"`
 	Type   string `json:"type"`
-	// Needs is the grant without which it is refused; 0 for what every module
-	// may have.
+	// Needs is the grant that the import requires; 0 if every module may have it.
 	Needs Grants `json:"-"`
-	// Fault says why no module may import it.
+	// Fault is the reason why no module may import it.
 	Fault string `json:"fault,omitempty"`
 }
 
-// Inspect reads a module and checks what Load checks first, less its grants.
-// It compiles and runs nothing. The error is an *Error, of BadModule.
+// Inspect reads a module and makes the checks that Load makes first, except for grants.
+// It compiles and runs nothing. The error is an *Error of kind BadModule.
 func Inspect(name string, b []byte) (*Info, error) {
 	if err := checkBytes(name, b); err != nil {
 		return nil, err
@@ -129,7 +129,7 @@ func Inspect(name string, b []byte) (*Info, error) {
 	return info, nil
 }
 
-// inspect fills in what a component is seen from outside.
+// inspect fills in the external view of a component.
 func (p *composed) inspect(info *Info) {
 	c := &ComponentInfo{World: p.program.World, Modules: p.program.Modules, Adapted: p.program.Adapted}
 	for _, x := range p.functions() {
@@ -154,7 +154,7 @@ func (p *composed) inspect(info *Info) {
 	}
 }
 
-// hasNames looks for the name section of a module that has been read before.
+// hasNames reports whether a valid module has a name section.
 func hasNames(b []byte) bool {
 	number := func(b []byte) (n uint64, rest []byte) {
 		for i := range min(len(b), 10) {
@@ -179,6 +179,6 @@ func hasNames(b []byte) bool {
 	return false
 }
 
-// Unshared says why a call cannot begin from a shared image of the module but
-// initialises an instance of its own, which is slower. It is empty for most.
+// Unshared returns the reason why calls cannot start from a shared image of the module
+// and must each initialize an instance, which is slower. It is empty for most modules.
 func (m *Module) Unshared() string { return m.unshared }

@@ -15,29 +15,28 @@ import (
 	"github.com/toold/toold/host/guest/wasm"
 )
 
-// instance is one running copy of a module. One goroutine at a time has it.
+// instance is a running copy of a module. It is used by one goroutine at a time.
 type instance struct {
 	m      *Module
 	part           // of the program that is called
-	linked []*part // of the others
+	linked []*part // of the other programs
 	all    []*part // linked and part, in this order
 	stack  stack
 	c      call
 	wasi   wasi
-	mounts []Mount  // what it sees
+	mounts []Mount  // visible to the guest
 	cmd    *Command // nil for a module that is called
-	stdin  *input   // of a command; nil otherwise
-	comp   *handles // of a component; nil otherwise
-	said   head     // what it wrote to stderr during this call
+	stdin  *input   // nil unless this is a command
+	comp   *handles // nil unless this is a component
+	said   head     // stderr output of this call
 
-	identity string    // whom it served; pristine when served is false
+	identity string    // last served; the instance is pristine while served is false
 	served   bool      //
-	idle     time.Time // since when
+	idle     time.Time // idle since
 }
 
-// instantiate makes an instance without running any of its code. With an
-// image, memory and globals are those of the image. cmd is nil for a module
-// that is called.
+// instantiate creates an instance without running any of its code. With an image,
+// memory and globals start as in the image. cmd is nil for a module that is called.
 func (m *Module) instantiate(img *snapshot, cmd *Command) (*instance, error) {
 	in := &instance{m: m, cmd: cmd, mounts: m.spec.Files}
 	if cmd != nil {
@@ -84,8 +83,8 @@ func (m *Module) instantiate(img *snapshot, cmd *Command) (*instance, error) {
 	return in, nil
 }
 
-// instantiateModule keeps a panic of wazero's (memory that the allocator
-// refused) from ending the process.
+// instantiateModule prevents a panic of wazero (if the allocator refused memory) from
+// ending the process.
 func (m *Module) instantiateModule(ctx context.Context, compiled wazero.CompiledModule, config wazero.ModuleConfig) (mod api.Module, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -95,7 +94,7 @@ func (m *Module) instantiateModule(ctx context.Context, compiled wazero.Compiled
 	return m.home.InstantiateModule(ctx, compiled, config)
 }
 
-// adopt brings a new instance to where the image was taken.
+// adopt sets a new instance to the state of the image.
 func (in *instance) adopt(img *snapshot) error {
 	for i, p := range in.parts() {
 		if p.mem == nil {
@@ -129,7 +128,7 @@ func (in *instance) adopt(img *snapshot) error {
 	return nil
 }
 
-// sleep ends with the call.
+// sleep waits for d. It ends with the call.
 func (c *call) sleep(d time.Duration) {
 	if d <= 0 {
 		return
@@ -145,8 +144,7 @@ func (c *call) sleep(d time.Duration) {
 	c.meter.last = time.Now()
 }
 
-// begin makes everything that belongs to a call its own. It fails when there is
-// no memory for the input.
+// begin sets up the state of a call. It fails if there is no memory for the input.
 func (in *instance) begin(ctx context.Context, inv *Invocation, config map[string]string) error {
 	c := &in.c
 	c.Context, c.inv, c.config = ctx, inv, config
@@ -177,7 +175,7 @@ func (in *instance) begin(ctx context.Context, inv *Invocation, config map[strin
 	return nil
 }
 
-// beginRun is begin for what runs the guest's own code, which has descriptors.
+// beginRun is begin for calls that run the guest's own code, which needs descriptors.
 func (in *instance) beginRun(ctx context.Context, inv *Invocation, config map[string]string) error {
 	if err := in.begin(ctx, inv, config); err != nil {
 		return err
@@ -185,10 +183,10 @@ func (in *instance) beginRun(ctx context.Context, inv *Invocation, config map[st
 	return in.beginWASI()
 }
 
-// end lets go of what belonged to the caller.
+// end releases everything that belonged to the caller.
 func (in *instance) end() {
 	c := &in.c
-	c.out = discard(&c.k.held, c.out) // the Reply's, if anybody's
+	c.out = discard(&c.k.held, c.out) // now owned by the Reply, if there is one
 	c.exceptions.caught = discard(&c.k.held, c.exceptions.caught)
 	in.releaseHeld()
 	in.resetHandles()
@@ -218,7 +216,7 @@ func (in *instance) invoke(p *part, name string) (uint32, error) {
 	return rc, nil
 }
 
-// initialize runs what the modules need before their first export.
+// initialize runs what the modules require before their first export.
 func (in *instance) initialize() error {
 	for _, p := range in.parts() {
 		if err := in.initializePart(p); err != nil {
@@ -228,8 +226,8 @@ func (in *instance) initialize() error {
 	return nil
 }
 
-// initializePart runs what a part needs before its first export: its data, its
-// start function, and what its language asks for.
+// initializePart runs what a part requires before its first export: its data, its start
+// function, and its language's initialization.
 func (in *instance) initializePart(p *part) error {
 	m := in.m
 	for _, d := range p.program.rewritten.Data {
@@ -275,8 +273,8 @@ func (in *instance) initializePart(p *part) error {
 	return nil
 }
 
-// initFailed is the error of a module that cannot even be started. A limit,
-// a timeout or an abort stays what it is.
+// initFailed returns the error of a module that cannot be initialized. A limit, a
+// timeout or an abort is returned as it is.
 func (in *instance) initFailed(err error) error {
 	if e, ok := err.(*Error); ok && e.Kind == Trapped {
 		e.Kind = BadModule
@@ -284,7 +282,7 @@ func (in *instance) initFailed(err error) error {
 	return err
 }
 
-// close gives everything back.
+// close releases everything.
 func (in *instance) close() {
 	parts := in.parts()
 	for _, p := range parts {
@@ -303,14 +301,14 @@ func (in *instance) close() {
 	}
 }
 
-// reason is the first line that the guest wrote to stderr: where languages
-// put the reason of a panic. Go's stack, which follows it, says the line.
+// reason returns the first line that the guest wrote to stderr, where languages put the
+// reason of a panic. For Go it adds the source line from the stack trace that follows.
 func (in *instance) reason() string {
 	text := strings.ToValidUTF8(strings.TrimSpace(string(in.said.b)), "\uFFFD")
 	s, stack, _ := strings.Cut(text, "\n")
 	if _, stack, ok := strings.Cut(stack, "goroutine "); ok && s != "" {
 		for line := range strings.Lines(stack) {
-			// "\tname/main.go:12 +0x3", below the function's name.
+			// "\tname/main.go:12 +0x3", after the function's name.
 			place, offset, ok := strings.Cut(strings.TrimSpace(line), " +0x")
 			if ok && offset != "" && line[0] == '\t' && !strings.Contains(place, "runtime/") && len(place) < 200 {
 				return s + " at " + place
@@ -320,7 +318,7 @@ func (in *instance) reason() string {
 	return s
 }
 
-// head keeps the first kilobyte of what is written.
+// head keeps the first kilobyte written to it.
 type head struct{ b []byte }
 
 func (h *head) Write(p []byte) (int, error) {

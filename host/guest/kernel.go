@@ -5,40 +5,40 @@ import (
 	"sort"
 )
 
-// Layout of the Extism kernel's memory, which guests can see through the
-// offsets that alloc answers: a root of 64 bytes after an unused zero byte,
-// then blocks, each after a header of 12.
+// Layout of the Extism kernel's memory, which guests can observe through the offsets
+// that alloc returns: an unused zero byte, a root of 64 bytes, then blocks, each after
+// a 12-byte header.
 const (
-	kernelFirst  = 65         // where the first block's header begins
+	kernelFirst  = 65         // offset of the first block's header
 	kernelHeader = 12         // bytes before a block's data
-	kernelStart  = 65472      // what memory_bytes answers before anything grew
-	kernelPage   = 65536      // how much it grows at a time
-	kernelSplit  = 128        // a free block is split when so much would be left
-	kernelPages  = 16         // pages that exist before anything grew
-	kernelLeast  = 512        // backing at first
-	kernelKeep   = 256 << 10  // backing that is kept from one call to the next
+	kernelStart  = 65472      // initial result of memory_bytes
+	kernelPage   = 65536      // unit of growth
+	kernelSplit  = 128        // a free block is split if at least this much would be left
+	kernelPages  = 16         // initial pages
+	kernelLeast  = 512        // initial backing
+	kernelKeep   = 256 << 10  // backing kept between calls
 	kernelMax    = 1<<32 - 64 // offsets are 32 bits wide
 )
 
-// kernel is the memory that the Extism functions work on: one call's input,
-// output, error and blocks. It lives in Go, so that a load or a store is a
-// slice access and not a call into a second module, and answers what Extism's
-// own kernel answers. Nothing in it outlives a call.
+// kernel is the memory that the Extism functions work on: one call's input, output,
+// error and blocks. It is Go memory, so that a load or a store is a slice access and
+// not a call into a second module. It returns the same results as Extism's own kernel.
+// Nothing in it outlives a call.
 //
-// What a guest writes never steers it: where blocks are is kept beside the
-// memory, not in it.
+// Guest writes cannot corrupt it: the positions of blocks are kept outside of the
+// memory.
 type kernel struct {
 	name string  // of the module, for messages
-	held holding // mem and blocks
+	held holding // for mem and blocks
 
-	mem    []byte // backing of [0, len); what lies beyond, up to size, is zero
-	size   uint64 // bytes that loads and stores may reach
-	length uint64 // what memory_bytes answers
-	limit  uint64 // bytes that size may reach
-	next   uint64 // where the next block's header goes
+	mem    []byte // backing of [0, len); the rest, up to size, is zero
+	size   uint64 // bytes that loads and stores may access
+	length uint64 // result of memory_bytes
+	limit  uint64 // maximum of size
+	next   uint64 // offset of the next block's header
 
-	blocks []block // ascending
-	free   int     // how many of blocks are free
+	blocks []block // ascending by offset
+	free   int     // number of free blocks
 
 	inOff, inLen   uint64
 	outOff, outLen uint64
@@ -51,8 +51,8 @@ type block struct {
 	active     bool
 }
 
-// reset forgets everything and puts input where the guest finds it. It reports
-// false when there is no memory for that.
+// reset discards everything and stores input for the guest. It reports false if there
+// is no memory for it.
 func (k *kernel) reset(input []byte, limit uint64) bool {
 	if cap(k.mem) > kernelKeep {
 		k.mem = discard(&k.held, k.mem)
@@ -69,7 +69,8 @@ func (k *kernel) reset(input []byte, limit uint64) bool {
 	k.next = kernelFirst
 	k.inOff, k.inLen, k.outOff, k.outLen, k.errOff = 0, 0, 0, 0, 0
 	if len(input) > 0 {
-		// The input is the host's: it counts, but it is never refused here.
+		// The input is the host's: it counts toward the limit, but is never refused
+		// here.
 		k.limit = max(k.limit, uint64(len(input))+k.size)
 		var ok bool
 		if k.mem, ok = enlarge(&k.held, k.mem, kernelFirst+kernelHeader+len(input), kernelLeast); !ok {
@@ -81,13 +82,14 @@ func (k *kernel) reset(input []byte, limit uint64) bool {
 	return true
 }
 
-// drop gives everything back.
+// drop releases everything.
 func (k *kernel) drop() {
 	k.mem = discard(&k.held, k.mem)
 	k.blocks = discard(&k.held, k.blocks)
 }
 
-// clear is the guest's own reset: everything goes, the input too.
+// clear is the reset that a guest can call: it discards everything, including the
+// input.
 func (k *kernel) clear() {
 	n := min(k.next, uint64(len(k.mem)))
 	clear(k.mem[:n])
@@ -97,8 +99,8 @@ func (k *kernel) clear() {
 	k.inOff, k.inLen, k.outOff, k.outLen, k.errOff = 0, 0, 0, 0, 0
 }
 
-// back makes mem at least n bytes long. It panics with OVERLOADED when there is
-// no memory.
+// back makes mem at least n bytes long. It panics with OVERLOADED if there is no
+// memory.
 func (k *kernel) back(n uint64) {
 	if have := uint64(len(k.mem)); n > have {
 		var ok bool
@@ -109,7 +111,7 @@ func (k *kernel) back(n uint64) {
 	}
 }
 
-// add makes room for one block more, as back does for bytes.
+// add makes room for one more block, with the same panic as back.
 func (k *kernel) add(b block) {
 	var ok bool
 	if k.blocks, ok = enlarge(&k.held, k.blocks, 1, 8); !ok {
@@ -118,8 +120,8 @@ func (k *kernel) add(b block) {
 	k.blocks = append(k.blocks, b)
 }
 
-// alloc returns the offset of a block of n bytes, or 0 for n 0. It panics
-// with LIMIT_EXCEEDED when the limit is reached.
+// alloc returns the offset of a block of n bytes, or 0 if n is 0. It panics with
+// LIMIT_EXCEEDED if the limit is reached.
 func (k *kernel) alloc(n uint64) uint64 {
 	if n == 0 {
 		return 0
@@ -129,13 +131,12 @@ func (k *kernel) alloc(n uint64) uint64 {
 	}
 	need, left := n+kernelHeader, k.length-(k.next-kernelFirst)-64
 	if need >= left {
-		// Blocks that were freed are used again before the memory grows, and
-		// not earlier.
+		// Freed blocks are reused only when the memory would otherwise have to grow.
 		if off := k.reuse(n, need); off != 0 {
 			return off
 		}
 		grow := (need - left + kernelPage - 1) / kernelPage * kernelPage
-		// The table of blocks is memory as well.
+		// The table of blocks counts as memory too.
 		if k.size+grow+uint64(len(k.blocks))*32 > k.limit {
 			panic(k.full())
 		}
@@ -149,7 +150,7 @@ func (k *kernel) alloc(n uint64) uint64 {
 	return off
 }
 
-// reuse returns a freed block, or a part of one, or 0.
+// reuse returns the offset of a freed block, or of a part of one, or 0.
 func (k *kernel) reuse(n, need uint64) uint64 {
 	if k.free == 0 || need > k.next-kernelFirst {
 		return 0
@@ -192,7 +193,7 @@ func (k *kernel) find(off uint64) *block {
 	return nil
 }
 
-// blockLen is the length of the active block at off, or 0.
+// blockLen returns the length of the active block at off, or 0.
 func (k *kernel) blockLen(off uint64) uint64 {
 	if b := k.find(off); b != nil && b.active {
 		return b.used
@@ -210,8 +211,8 @@ func (k *kernel) release(off uint64) {
 	}
 }
 
-// bytes returns the content of the block at off: nil for 0 and for what is no
-// block. It aliases the memory.
+// bytes returns the content of the block at off, or nil if off is 0 or not a block. The
+// result aliases the memory.
 func (k *kernel) bytes(off uint64) []byte {
 	n := k.blockLen(off)
 	if n == 0 {
@@ -220,7 +221,7 @@ func (k *kernel) bytes(off uint64) []byte {
 	return k.mem[off : off+n : off+n]
 }
 
-// write puts p into a new block and answers its offset, 0 for an empty p.
+// write copies p into a new block and returns its offset, 0 for an empty p.
 func (k *kernel) write(p []byte) uint64 {
 	off := k.alloc(uint64(len(p)))
 	if off != 0 {
@@ -284,8 +285,8 @@ func (k *kernel) inputLoad64(off uint64) uint64 {
 	return k.load64(k.inOff + off)
 }
 
-// spans reports whether [off, off+n) lies in what is allocated or could be
-// without growing; the kernel ignores a request for anything else.
+// spans reports whether [off, off+n) is allocated or could be without growing; the
+// kernel ignores requests for anything else.
 func (k *kernel) spans(off, n uint64) bool {
 	end := k.length + kernelFirst
 	if off < kernelFirst || off >= end {
@@ -313,8 +314,8 @@ func (k *kernel) setError(off uint64) {
 	}
 }
 
-// output copies what output_set named, at most limit bytes. It reports false
-// when there is more.
+// output returns a copy of what output_set designated, at most limit bytes. It reports
+// false if there is more.
 func (k *kernel) output(limit uint64) ([]byte, bool) {
 	if k.outLen > limit {
 		return nil, false
@@ -329,5 +330,5 @@ func (k *kernel) output(limit uint64) ([]byte, bool) {
 	return out, true
 }
 
-// errorText returns what error_set named, or "".
+// errorText returns what error_set designated, or "".
 func (k *kernel) errorText() string { return string(k.bytes(k.errOff)) }

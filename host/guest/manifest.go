@@ -12,43 +12,43 @@ import (
 	"github.com/toold/toold/host/strictjson"
 )
 
-// Manifest is what an Extism manifest says, for a plugin of local modules.
+// Manifest is the content of an Extism manifest for a plugin made of local modules.
 type Manifest struct {
-	// Source is the manifest as it was read.
+	// Source is the unparsed manifest.
 	Source []byte
-	// Modules are the modules that the last of them imports functions from, and the
-	// last, which is called.
+	// Modules are the modules from which the last one imports functions, followed by
+	// the last one, which is called.
 	Modules []ManifestModule
-	// MemoryBytes bounds the guest's memory; 0 is not said. StateBytes bounds
-	// its variables; Extism's own default is 1 MiB.
+	// MemoryBytes limits the guest's memory; 0 if not specified. StateBytes limits its
+	// variables; Extism's own default is 1 MiB.
 	MemoryBytes  int64
 	StateBytes   int64
 	Config       map[string]string
 	AllowedHosts []string
-	// AllowedPaths maps host paths, with a "ro:" before those that are not
-	// written, to guest paths.
+	// AllowedPaths maps host paths to guest paths. A host path that is read-only starts
+	// with "ro:".
 	AllowedPaths map[string]string
-	Timeout      time.Duration // 0 is not said
+	Timeout      time.Duration // 0 if not specified
 }
 
 // ManifestModule is a module of a manifest.
 type ManifestModule struct {
-	Name string // by which others import from it; empty for the one that is called
-	// Path is the module's file, relative to the manifest; empty when Data
-	// holds the module itself. Hash is its sha256 in hex, or empty.
+	Name string // under which others import from it; empty for the one that is called
+	// Path is the module's file, relative to the manifest; empty if Data holds the
+	// module itself. Hash is its SHA-256 in hex, or empty.
 	Path string
 	Data []byte
 	Hash string
 }
 
-// mostModules is how many modules a manifest may have.
+// mostModules is the maximum number of modules in a manifest.
 const mostModules = 16
 
-// ReadManifest reads an Extism manifest with go-sdk's own types. A manifest
-// that names a remote module is refused by name: a tool is on this host.
+// ReadManifest reads an Extism manifest with go-sdk's own types. It refuses a manifest
+// that names a remote module: a tool must be on this host.
 func ReadManifest(data []byte) (*Manifest, error) {
-	// go-sdk takes what it understands; a doubled key or bytes that are not
-	// UTF-8 must not mean one thing to a reviewer and another to the host.
+	// go-sdk ignores what it does not understand; duplicate keys or invalid UTF-8 must
+	// not mean one thing to a reviewer and another to the host.
 	var document map[string]any
 	if err := strictjson.Unmarshal(data, &document); err != nil {
 		return nil, fmt.Errorf("is no Extism manifest: %w", err)
@@ -80,7 +80,7 @@ func ReadManifest(data []byte) (*Manifest, error) {
 		default:
 			return nil, fmt.Errorf("names a module of an unknown kind, %T", w)
 		}
-		// As in Extism: the one called main, or else the first without a name, or
+		// As in Extism: the module named main, or else the first without a name, or
 		// else the last.
 		if mod.Name == "main" || called == nil && (mod.Name == "" || i == len(m.Wasm)-1) {
 			if called != nil {

@@ -7,14 +7,14 @@ import (
 	"github.com/tetratelabs/wazero/experimental"
 )
 
-// account bounds the bytes that all instances hold together.
+// account limits the total bytes held by all instances.
 type account struct {
 	mu    sync.Mutex
 	limit int64
 	used  int64 // guarded by mu
 }
 
-// take asks for n bytes more.
+// take reserves n more bytes. It reports false if there are not enough.
 func (a *account) take(n int64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -25,8 +25,8 @@ func (a *account) take(n int64) bool {
 	return true
 }
 
-// takeSpare asks for n bytes that are of use, but not needed: nobody gets those
-// from the second half.
+// takeSpare reserves n bytes that are useful but not required. It fails once half of
+// the limit is in use.
 func (a *account) takeSpare(n int64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -49,8 +49,8 @@ func (a *account) held() int64 {
 	return a.used
 }
 
-// holding is what Go's memory holds on behalf of one instance: it is in the
-// account, and goes by more steps than one. One of no module is in no account.
+// holding counts Go memory held on behalf of one instance. It is charged to the account
+// and changes in several steps. A holding without a module is not charged.
 type holding struct {
 	m     *Module
 	bytes int64
@@ -71,8 +71,8 @@ func (h *holding) give(n int64) {
 	h.bytes -= n
 }
 
-// enlarge makes room for n more elements behind s, and for least in all, which h
-// holds. It reports false when there is no memory; s is then as it was.
+// enlarge makes room for n more elements in s, with a capacity of at least least in
+// total, charged to h. It reports false if there is no memory; s is then unchanged.
 func enlarge[T any](h *holding, s []T, n, least int) ([]T, bool) {
 	if n <= cap(s)-len(s) {
 		return s, true
@@ -82,7 +82,7 @@ func enlarge[T any](h *holding, s []T, n, least int) ([]T, bool) {
 	if cap(s) > 0 {
 		c += c / 4
 	}
-	if !h.take(int64(c) * size) { // the old one is still there while it is copied
+	if !h.take(int64(c) * size) { // the old slice still exists while it is copied
 		return s, false
 	}
 	b := append(make([]T, 0, c), s...)
@@ -90,39 +90,40 @@ func enlarge[T any](h *holding, s []T, n, least int) ([]T, bool) {
 	return b, true
 }
 
-// discard is the end of what enlarge made.
+// discard releases a slice made by enlarge.
 func discard[T any](h *holding, s []T) []T {
 	h.give(int64(cap(s)) * int64(unsafe.Sizeof(*new(T))))
 	return nil
 }
 
-// linear is the memory of one instance: experimental.LinearMemory for wazero.
+// linear is the memory of one instance, an experimental.LinearMemory for wazero.
 //
-// Where the system can, it is a reservation of address space as large as the
-// limit, of which the first bytes map the image that the instance began with,
-// copy on write. Otherwise it is memory of Go's.
+// Where the system supports it, linear is a reservation of address space as large as
+// the limit, whose first bytes map the instance's image copy-on-write. Otherwise it is
+// Go memory.
 type linear struct {
 	acct  *account
 	limit uint64 // bytes
-	img   *image // nil: memory begins empty
+	img   *image // nil: memory is initially empty
 
-	buf    []byte // all that is reserved, or all that there is
-	mapped bool   // buf is not Go's
-	usable uint64 // bytes of buf that can be written, when mapped
-	size   uint64 // bytes that the guest has now
-	peak   uint64 // most that it had since it was last restored
+	buf    []byte // the whole reservation, or all of the Go memory
+	mapped bool   // buf is not Go memory
+	usable uint64 // writable bytes of buf, if mapped
+	size   uint64 // current size of the guest's memory in bytes
+	peak   uint64 // maximum size since the last restore
 	held   int64  // bytes taken from acct
 
-	stack *stack // of the instance, which counts against limit
-	// beside is what its other memories have, which counts as well; nil for one alone.
+	stack *stack // of the instance; counts against limit
+	// beside returns the size of the instance's other memories, which count against
+	// limit too; nil if there is only one.
 	beside func() uint64
 
-	back       bool // Reallocate is to answer the image's length: see restore
-	refused    bool // growth was refused for the limit
-	overloaded bool // growth was refused for want of memory in all
+	back       bool // Reallocate must return the image's length: see restore
+	refused    bool // growth was refused because of the limit
+	overloaded bool // growth was refused because the account is exhausted
 }
 
-// newLinear makes a memory that begins as img, or empty.
+// newLinear returns a memory that starts as img, or empty.
 func newLinear(acct *account, limit uint64, img *image, mapped bool, s *stack) (*linear, error) {
 	l := &linear{acct: acct, limit: limit, img: img, stack: s}
 	if !mapped {
@@ -143,11 +144,11 @@ func newLinear(acct *account, limit uint64, img *image, mapped bool, s *stack) (
 	return l, nil
 }
 
-// Allocate is experimental.MemoryAllocator: a module has one memory at most.
+// Allocate implements experimental.MemoryAllocator: a module has at most one memory.
 func (l *linear) Allocate(_, _ uint64) experimental.LinearMemory { return l }
 
-// Reallocate gives the guest n bytes, or nil when it may not have them. The
-// bytes that are new are zero.
+// Reallocate resizes the memory to n bytes, or returns nil if that is not allowed. New
+// bytes are zero.
 func (l *linear) Reallocate(n uint64) []byte {
 	if l.back {
 		n = l.img.size
@@ -162,8 +163,8 @@ func (l *linear) Reallocate(n uint64) []byte {
 		l.refused = true
 		return nil
 	}
-	// What the stack has beyond need goes before memory and stack are over
-	// the limit together.
+	// Shrink the stack to what it needs before memory and stack exceed the limit
+	// together.
 	if err := l.stack.shrink(stackMost(l.limit-all), true); err != nil {
 		l.overloaded = true
 		return nil
@@ -194,10 +195,10 @@ func (l *linear) Reallocate(n uint64) []byte {
 	return l.buf[:n:n]
 }
 
-// Free is wazero's, and may come while code still runs: unmap does it later.
+// Free is called by wazero, possibly while code still runs: unmap does the work later.
 func (l *linear) Free() {}
 
-// unmap gives everything back. Nothing may run on the memory any more.
+// unmap releases everything. No code may use the memory any more.
 func (l *linear) unmap() {
 	if l.mapped {
 		release(l.buf)
@@ -207,7 +208,7 @@ func (l *linear) unmap() {
 	l.held = 0
 }
 
-// hold sets what the memory is charged for.
+// hold sets the number of bytes charged for the memory.
 func (l *linear) hold(n int64) {
 	l.acct.give(l.held - n)
 	l.held = n

@@ -14,7 +14,7 @@ import (
 
 const sysPage = 4096
 
-// reserve gets n bytes of address space that cannot be used yet.
+// reserve reserves n bytes of address space that are not yet accessible.
 func reserve(n uint64) ([]byte, error) {
 	b, err := unix.Mmap(-1, 0, int(n), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
 	if err != nil {
@@ -23,34 +23,34 @@ func reserve(n uint64) ([]byte, error) {
 	return b, nil
 }
 
-// commit makes [from, to) of a reservation usable, as zeros.
+// commit makes [from, to) of a reservation accessible, filled with zeros.
 func commit(b []byte, from, to uint64) error {
 	return unix.Mprotect(b[from:to], unix.PROT_READ|unix.PROT_WRITE)
 }
 
-// discardPages gives the pages of b back; they are zero when they are used again.
+// discardPages releases the pages of b; they are zero when next used.
 func discardPages(b []byte) error { return unix.Madvise(b, unix.MADV_DONTNEED) }
 
-// smallPages keeps the kernel from giving b pages of 2 MiB, which would be more
-// than is in the account. A kernel without such pages answers an error.
+// smallPages prevents the kernel from using 2 MiB pages for b, which would exceed what
+// is charged to the account. The error of a kernel without such pages is ignored.
 func smallPages(b []byte) { unix.Madvise(b, unix.MADV_NOHUGEPAGE) }
 
-// release ends a reservation and what was mapped over it.
+// release unmaps a reservation and everything mapped over it.
 func release(b []byte) {
 	if err := unix.Munmap(b); err != nil {
 		panic("unmap guest memory: " + err.Error())
 	}
 }
 
-// image is the memory of an initialised instance: a sealed file in memory
-// that instances map copy-on-write, so that each holds only what it wrote.
+// image is the memory of an initialized instance: a sealed in-memory file that
+// instances map copy-on-write, so that each holds only the pages it wrote.
 type image struct {
 	size uint64
 	fd   int
-	ro   []byte // the whole of it, for reading
+	ro   []byte // all of it, for reading
 }
 
-// newImage copies mem, which is whole pages.
+// newImage copies mem, which must be whole pages.
 func newImage(mem []byte) (*image, error) {
 	fd, err := unix.MemfdCreate("toold-guest", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
@@ -72,7 +72,7 @@ func (img *image) fill(mem []byte) error {
 		return fmt.Errorf("size memory file: %w", err)
 	}
 	for off := 0; off < len(mem); {
-		// Runs of pages that hold something; the rest stays a hole.
+		// Write only runs of nonzero pages; the rest stays a hole.
 		if zero(mem[off : off+sysPage]) {
 			off += sysPage
 			continue
@@ -114,7 +114,7 @@ func zero(p []byte) bool {
 	return true
 }
 
-// mapOver maps the image over the beginning of a reservation.
+// mapOver maps the image over the start of a reservation.
 func (img *image) mapOver(b []byte) error {
 	if img.size == 0 {
 		return nil
@@ -127,7 +127,7 @@ func (img *image) mapOver(b []byte) error {
 	return nil
 }
 
-// close gives the image back; instances that map it go on.
+// close releases the image; instances that map it are unaffected.
 func (img *image) close() {
 	if img.ro != nil {
 		unix.Munmap(img.ro)
@@ -139,19 +139,19 @@ func (img *image) close() {
 	}
 }
 
-// dropPages is from how many written pages on memory is given back rather
-// than copied over. Copying is faster, also for many; this only bounds what
-// an idle instance holds.
+// dropPages is the number of written pages from which memory is released rather than
+// copied over. Copying is faster, even for many pages; this only limits what an idle
+// instance holds.
 const dropPages = 4096
 
-// restore makes b, whose beginning maps the image and whose rest was grown,
-// what it was at first: the image, and zeros. It answers how many pages were
-// written and how many stay the instance's own.
+// restore resets b, whose start maps the image and whose rest was grown, to its initial
+// state: the image, and zeros. It returns how many pages were written and how many
+// remain the instance's own.
 //
-// What was grown is kept as well, for the next call, which likely grows as
-// far: new pages and new mappings would cost it more than zeros do.
+// Grown memory is kept for the next call, which probably grows as far: new pages and
+// mappings would cost it more than zeroing.
 //
-// Without faults since the last time, the pages are those of the last time.
+// Without faults since the last restore, the written pages are the same as then.
 func (img *image) restore(b []byte, s *scanner, faulted bool) (pages, own int, err error) {
 	if len(b) == 0 {
 		return 0, 0, nil
@@ -181,20 +181,20 @@ func (img *image) restore(b []byte, s *scanner, faulted bool) (pages, own int, e
 	return pages, pages, nil
 }
 
-// span is a range of bytes within a memory.
+// span is a range of bytes in a memory.
 type span struct{ start, end uint64 }
 
-// scanner finds the pages of a private mapping that were written: those that
-// are no longer the file's. A page is such when it is not FILE, and PRESENT or
-// SWAPPED; a page that was swapped out was written as well.
+// scanner finds the written pages of a private mapping: those that no longer belong to
+// the file. Such a page is not FILE, and is PRESENT or SWAPPED; a swapped page was
+// written too.
 type scanner struct {
 	fd      int  // of /proc/self/pagemap
-	ioctl   bool // PAGEMAP_SCAN, since Linux 6.7
+	ioctl   bool // use PAGEMAP_SCAN, since Linux 6.7
 	ranges  []span
-	scanned bool // ranges are all that were written until now
+	scanned bool // ranges holds all pages written so far
 }
 
-// threadFaults is how many page faults the kernel has counted for this thread.
+// threadFaults returns the kernel's count of page faults of this thread.
 func threadFaults() int64 {
 	var u unix.Rusage
 	if _, _, e := unix.RawSyscall(unix.SYS_GETRUSAGE, unix.RUSAGE_THREAD, uintptr(unsafe.Pointer(&u)), 0); e != 0 {
@@ -219,12 +219,12 @@ const (
 	pageIsPresent = 1 << 3
 	pageIsSwapped = 1 << 4
 
-	// Of an entry of /proc/self/pagemap.
+	// Bits of an entry of /proc/self/pagemap.
 	entryPresent = 1 << 63
 	entrySwapped = 1 << 62
 	entryFile    = 1 << 61
 
-	scanRegions = 32 // that one call of the kernel answers
+	scanRegions = 32 // regions returned by one system call
 	scanEntries = 64
 )
 
@@ -236,8 +236,8 @@ func newScanner(ioctl bool) (*scanner, error) {
 	return &scanner{fd: fd, ioctl: ioctl}, nil
 }
 
-// scanRoom is what the kernel answers into. It is needed for a moment, and in Go's
-// heap, since the kernel is given its address as a number.
+// scanRoom is the buffer for the kernel's results. It is needed only briefly, and is on
+// Go's heap because the kernel gets its address as a number.
 type scanRoom struct {
 	regions [scanRegions]pageRegion
 	entries [scanEntries * 8]byte
@@ -266,10 +266,9 @@ func (s *scanner) scan(b []byte, out []span) ([]span, error) {
 		returnedTypes: pageIsPresent,
 	}
 	a.size = uint64(unsafe.Sizeof(a))
-	// One call answers as many regions as there is room for, and says how far
-	// it came.
+	// One call returns as many regions as there is room for, and how far it scanned.
 	for a.start < a.end {
-		// It takes some 10 us: too little to tell the scheduler.
+		// This takes about 10 us, too short to notify the scheduler.
 		n, _, e := unix.RawSyscall(unix.SYS_IOCTL, uintptr(s.fd), pagemapScan, uintptr(unsafe.Pointer(&a)))
 		if e != 0 {
 			return nil, fmt.Errorf("scan pages: %w", e)
@@ -314,8 +313,8 @@ func (s *scanner) read(b []byte, out []span) ([]span, error) {
 	return out, nil
 }
 
-// probe finds the best strategy that this kernel, its seccomp filters and its
-// cgroups leave us.
+// probe returns the best strategy that this kernel, its seccomp filters and its cgroups
+// allow.
 func probe() strategy {
 	if os.Getpagesize() != sysPage {
 		return strategyFresh
@@ -328,10 +327,11 @@ func probe() strategy {
 	return strategyFresh
 }
 
-// errWrong is of a strategy that this system has and that does not restore.
+// errWrong means that a strategy is available on this system but does not restore
+// memory.
 var errWrong = errors.New("memory was not restored")
 
-// works tries a strategy on a small image.
+// works tests a strategy on a small image.
 func works(w strategy) error {
 	if w == strategyFresh {
 		return nil
@@ -362,7 +362,7 @@ func works(w strategy) error {
 		return err
 	}
 	defer s.close()
-	pages, _, err := img.restore(b, s, true) // a page of the image, and one that was grown
+	pages, _, err := img.restore(b, s, true) // one page of the image, and one that was grown
 	if err != nil {
 		return err
 	}
@@ -372,8 +372,8 @@ func works(w strategy) error {
 	if w != strategyCount {
 		return nil
 	}
-	// Each kind of first write must be counted: to a page that was never
-	// touched, to one that was read, and to one that was grown.
+	// Each kind of first write must cause a fault: to an untouched page, to a page that
+	// was read, and to a grown page.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if b[1*sysPage]+b[6*sysPage] != 0 {

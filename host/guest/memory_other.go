@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Other systems make a new instance for every call: same results, slower.
+// Other systems create a new instance for every call: the same results, but slower.
 
 var (
 	errNoImages = errors.New("images of guests need Linux")
@@ -18,7 +18,7 @@ var (
 
 func probe() strategy { return strategyFresh }
 
-// reserve gets n bytes of address space that cannot be used yet.
+// reserve reserves n bytes of address space that are not yet accessible.
 func reserve(n uint64) ([]byte, error) {
 	b, err := unix.Mmap(-1, 0, int(n), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
@@ -27,17 +27,17 @@ func reserve(n uint64) ([]byte, error) {
 	return b, nil
 }
 
-// commit makes [from, to) of a reservation usable, as zeros.
+// commit makes [from, to) of a reservation accessible, filled with zeros.
 func commit(b []byte, from, to uint64) error {
 	return unix.Mprotect(b[from:to], unix.PROT_READ|unix.PROT_WRITE)
 }
 
-// discardPages gives the pages of b back.
+// discardPages releases the pages of b.
 func discardPages(b []byte) error { return unix.Madvise(b, unix.MADV_DONTNEED) }
 
 func smallPages([]byte) {}
 
-// release ends a reservation.
+// release unmaps a reservation.
 func release(b []byte) {
 	if err := unix.Munmap(b); err != nil {
 		panic("unmap guest memory: " + err.Error())
