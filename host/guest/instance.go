@@ -30,8 +30,8 @@ type instance struct {
 	comp   *handles // nil unless this is a component
 	said   head     // stderr output of this call
 
-	identity string    // last served; the instance is pristine while served is false
-	served   bool      //
+	identity string // last served; the instance is pristine while served is false
+	served   bool
 	idle     time.Time // idle since
 }
 

@@ -11,12 +11,12 @@ import (
 	"github.com/toold/toold/host/guest/wasm"
 )
 
-// A rewritten guest counts its own fuel down and calls refill when none is
-// left. It gets a slice of what the call has; how large a slice follows from
-// how long the last one took, since no number of instructions is a time: a
-// hundred thousand are 24 us of arithmetic or 139 ms of touching new pages.
-// Between two slices the goroutine can be stopped, by the garbage collector
-// or for others to run, and the call's deadline is looked at.
+// A rewritten guest decrements its own fuel and calls refill when none is left. It gets
+// a slice of the call's fuel. The size of a slice depends on how long the last one
+// took, since no number of instructions corresponds to a time: 100,000 are 24 us of
+// arithmetic or 139 ms of touching new pages. Between two slices the goroutine can be
+// stopped, by the garbage collector or for others to run, and the call's deadline is
+// checked.
 const (
 	firstSlice = 5000
 	leastSlice = 250
@@ -25,22 +25,22 @@ const (
 	tooShort   = 50 * time.Microsecond
 )
 
-// meter is the fuel of one call.
+// meter tracks the fuel of one call.
 type meter struct {
-	fuel    api.MutableGlobal // of the part that runs: what is left of granted
-	idle    []*part           // all parts, where there are several: their fuel is granted too
+	fuel    api.MutableGlobal // of the running part: what is left of granted
+	idle    []*part           // all parts, if there are several: their fuel counts as granted too
 	limit   int64
 	granted int64 // to the guest so far
-	host    int64 // what host functions used
-	called  int64 // of host, what calls took that the guest made
-	unseen  int64 // of host, since it was last looked at
+	host    int64 // used by host functions
+	called  int64 // part of host: used by calls that the guest made
+	unseen  int64 // part of host: used since the last check
 	slice   int64
 	last    time.Time // of the last refill
 	yielded time.Time // when others could last run on this thread
 }
 
-// begin gives a call its first slice, of which there is room for most. It
-// forgets what was left of another's.
+// begin gives a call its first slice, of at most most. It discards what was left of the
+// previous call's.
 func (m *meter) begin(limit, most int64) {
 	m.limit, m.host, m.called, m.unseen = limit, 0, 0, 0
 	m.slice = firstSlice
@@ -53,8 +53,8 @@ func (m *meter) begin(limit, most int64) {
 	m.fuel.Set(uint64(m.granted))
 }
 
-// gather gives the part that asks for fuel what the others did not use. They ask
-// in turn when they go on: no more is out at a time than one module would have.
+// gather gives the part that requests fuel what the others did not use. They request it
+// again when they continue: no more is granted at a time than to a single module.
 func (m *meter) gather(mod api.Module) {
 	var to api.MutableGlobal
 	var sum uint64
@@ -69,7 +69,7 @@ func (m *meter) gather(mod api.Module) {
 	m.fuel.Set(sum)
 }
 
-// used is how much the call took until now.
+// used returns the fuel that the call has used so far.
 func (m *meter) used() int64 {
 	if m.fuel == nil {
 		return m.host
@@ -84,7 +84,7 @@ func (m *meter) used() int64 {
 	return used
 }
 
-// refill goes on with a call, in one of its modules, or ends it.
+// refill continues a call, in one of its modules, or ends it.
 func (c *call) refill(mod api.Module) {
 	m := &c.meter
 	if m.idle != nil {
@@ -97,7 +97,7 @@ func (c *call) refill(mod api.Module) {
 		panic(c.outOfFuel())
 	}
 	c.checkCanceled()
-	// A timer is only as punctual as the scheduler is free.
+	// A timer may be late when the scheduler is busy.
 	now := time.Now()
 	if c.hasDeadline && !now.Before(c.deadline) {
 		panic(ended(context.DeadlineExceeded))
@@ -116,11 +116,10 @@ func (c *call) refill(mod api.Module) {
 	c.yield(now)
 }
 
-// yield lets others run that have waited for as long as a slice takes; without
-// it they would wait until the scheduler takes the thread away, after 10 ms.
-// It does nothing where guests leave threads to the others: yielding would wake
-// one only to move this guest over to it. A collection needs no yield; it stops
-// us as we enter Go.
+// yield lets others run that have waited as long as a slice takes; otherwise they would
+// wait until the scheduler preempts the thread, after 10 ms. It does nothing if guests
+// leave processors to others: yielding would wake a thread only to move this guest to
+// it. Garbage collection needs no yield; it stops the goroutine when it enters Go.
 func (c *call) yield(now time.Time) {
 	m := &c.meter
 	if now.Sub(m.yielded) < tooShort || c.inst.m.e.turns.spares {
@@ -132,9 +131,9 @@ func (c *call) yield(now time.Time) {
 	m.yielded = m.last
 }
 
-// charge takes what moving n bytes on the guest's behalf costs. A guest that
-// hardly does anything itself would not refill for long: what the host does
-// for it is looked at here.
+// charge charges for moving n bytes on the guest's behalf. A guest that does little
+// itself may not refill for a long time, so work that the host does for it is checked
+// here.
 func (c *call) charge(n uint64) {
 	m := &c.meter
 	cost := int64(min(n, 1<<40) / 16)
@@ -155,7 +154,7 @@ func (c *call) charge(n uint64) {
 	c.yield(now)
 }
 
-// lent takes n units that a call took which the guest made.
+// lent charges n units used by a call that the guest made.
 func (c *call) lent(n int64) {
 	c.meter.host += n
 	c.meter.called += n
@@ -168,7 +167,7 @@ func (c *call) outOfFuel() *Error {
 	return c.inst.m.errorf(FuelUsed, "give it less input", "the call used its %d units of fuel", c.meter.limit)
 }
 
-// exportMeter adds what rewritten modules import.
+// exportMeter adds the functions that rewritten modules import.
 func exportMeter(b wazero.HostModuleBuilder) {
 	b.NewFunctionBuilder().WithGoModuleFunction(api.GoModuleFunc(func(ctx context.Context, mod api.Module, _ []uint64) {
 		ctx.(*call).refill(mod)

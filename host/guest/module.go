@@ -19,47 +19,47 @@ import (
 	"github.com/toold/toold/host/guest/wasm"
 )
 
-// Module is a loaded module. Its methods may be called at the same time.
+// Module is a loaded module. Its methods are safe for concurrent use.
 type Module struct {
 	e       *Engine
-	spec    Spec       // without the modules, which are in the programs
+	spec    Spec       // without the modules' bytes, which are in the programs
 	program            // the one that is called
-	linked  []*program // those that it imports functions from
+	linked  []*program // those from which it imports functions
 	home    *home
-	imports map[string]api.Module // what it imports from, but for linked
-	hosts   []*hostModule         // of imports, those that are its own
+	imports map[string]api.Module // the modules it imports from, except linked
+	hosts   []*hostModule         // those of imports that it does not share
 	comp    *composed             // nil unless it is a component
 	command bool                  // it has "_start" and does not talk to the kernel
-	stock   bool                  // it was made for another host: see Spec.Stock
-	missing []wasm.Import         // what a stock module imports and does not get
-	lines   string                // the file that says the lines of traps; empty when the module says none
-	seed    [32]byte              // of what the module draws while it initialises itself
+	stock   bool                  // it was built for another host: see Spec.Stock
+	missing []wasm.Import         // imports that a stock module does not get
+	lines   string                // file with the line table; empty if there is none
+	seed    [32]byte              // of the randomness during initialization
 
-	snap     *snapshot // nil: every call initialises an instance of its own
-	unshared string    // why it does
+	snap     *snapshot // nil: every call initializes its own instance
+	unshared string    // why snap is nil
 	pool     pool
 
 	sleeper sleeper
 
 	mu     sync.Mutex
-	calls  int  // running, and changes of sleeper; guarded by mu
+	calls  int  // running calls, plus changes of sleeper; guarded by mu
 	closed bool // guarded by mu
 }
 
-// What an author is told more than once.
+// Remedies that are used more than once.
 const (
 	reactor = "build it as a reactor (Go: -buildmode=c-shared, clang: -mexec-model=reactor)"
 )
 
 var wasmMagic = []byte("\x00asm\x01\x00\x00\x00")
 
-// features are what the rewriter lets through.
+// features are the WebAssembly features that the rewriter accepts.
 const features = api.CoreFeaturesV2 | experimental.CoreFeaturesTailCall | experimental.CoreFeaturesExtendedConst | experimental.CoreFeaturesThreads |
 	experimental.CoreFeaturesTypedFunctionReferences
 
-// Load reads, compiles (or takes from the cache) and initialises a module, and
-// checks that it can be called. The error is an *Error. DeadlineMet, Aborted,
-// Overloaded and Internal are no fault of the module's.
+// Load reads, compiles (or loads from the cache) and initializes a module, and checks
+// that it can be called. The error is an *Error. DeadlineMet, Aborted, Overloaded and
+// Internal are not the module's fault.
 func (e *Engine) Load(ctx context.Context, spec Spec) (*Module, error) {
 	spec.defaults()
 	if err := checkBytes(spec.Name, spec.Wasm); err != nil {
@@ -109,7 +109,7 @@ func (e *Engine) Load(ctx context.Context, spec Spec) (*Module, error) {
 	return m, nil
 }
 
-// forgetCode lets go of the bytes of a module whose calls begin from an image.
+// forgetCode releases the bytes of a module whose calls start from an image.
 func (m *Module) forgetCode() {
 	if m.snap != nil {
 		for _, p := range m.programs() {
@@ -148,7 +148,7 @@ func (m *Module) load(ctx context.Context) error {
 	if t, ok := m.exports.funcs["resumed"]; ok && m.comp == nil && !callable(t) {
 		return m.errorf(BadModule, "change its signature", `export "resumed" is %s, but must be () -> ()`, signature(t.Params, t.Results))
 	}
-	// A plugin may have a "_start" that nobody calls; it talks to the kernel.
+	// A plugin may have a "_start" that is never called; such a module uses the kernel.
 	_, m.command = m.exports.funcs["_start"]
 	m.command = m.command && !slices.Contains(needs, envModule) && !slices.Contains(needs, userModule)
 	if m.comp != nil {
@@ -160,14 +160,14 @@ func (m *Module) load(ctx context.Context) error {
 		types += typeBytes(p.rewritten.Bytes)
 	}
 	m.home = m.e.enter(types)
-	for _, p := range m.programs() { // the last gives the Module its seed and lines
+	for _, p := range m.programs() { // the last determines the Module's seed and lines
 		if p.compiled, err = m.e.compiled(ctx, m, p); err != nil {
 			return err
 		}
-		p.rewritten.Debug = nil // it holds the module as it was
+		p.rewritten.Debug = nil // it references the original module
 	}
 	if len(m.linked) > 0 {
-		m.lines = "" // an offset does not say of which module it is
+		m.lines = "" // an offset does not identify its module
 	}
 	if err := m.link(append(needs, wasm.ImportModule)); err != nil {
 		return err
@@ -180,7 +180,7 @@ func (m *Module) load(ctx context.Context) error {
 	return m.prepare(ctx)
 }
 
-// link makes the host's modules of those names importable.
+// link makes the host modules with those names importable.
 func (m *Module) link(names []string) error {
 	m.imports = map[string]api.Module{}
 	for _, name := range names {
@@ -206,7 +206,7 @@ func (m *Module) link(names []string) error {
 	return nil
 }
 
-// own makes a host module that no other Module imports from.
+// own creates a host module that is not shared with other Modules.
 func (m *Module) own(name string, export func(wazero.HostModuleBuilder)) (*hostModule, error) {
 	host, err := m.home.link(name, export)
 	if err == nil {
@@ -215,7 +215,7 @@ func (m *Module) own(name string, export func(wazero.HostModuleBuilder)) (*hostM
 	return host, err
 }
 
-// refused is the error of a module that cannot be read.
+// refused returns the error for a module that cannot be read.
 func refused(name string, err error) *Error {
 	remedy := "build it again for wasip1 or wasm32"
 	if e, ok := errors.AsType[*wasm.Error](err); ok {
@@ -231,8 +231,8 @@ func refused(name string, err error) *Error {
 	return errorf(BadModule, name, remedy, "%w", err)
 }
 
-// codeAndData is how many bytes of a module are not in custom sections: what is to
-// be compiled and kept. It counts all of one that cannot be read.
+// codeAndData returns the number of bytes of a module outside of custom sections, which
+// are compiled and kept. It counts all bytes of a module that cannot be read.
 func codeAndData(b []byte) int64 {
 	n := int64(len(b))
 	for p := min(len(b), len(wasmMagic)); p < len(b); {
@@ -249,7 +249,7 @@ func codeAndData(b []byte) int64 {
 	return n
 }
 
-// checkBytes refuses what is no module before anything reads it.
+// checkBytes rejects input that is not a module before anything else reads it.
 func checkBytes(name string, b []byte) error {
 	switch {
 	case len(b) == 0:
@@ -264,8 +264,8 @@ func checkBytes(name string, b []byte) error {
 	return nil
 }
 
-// checkImports refuses imports that are unknown, not granted or of the wrong
-// type, and answers the modules that are imported from.
+// checkImports rejects imports that are unknown, not granted or of the wrong type. It
+// returns the names of the modules imported from.
 func (m *Module) checkImports() ([]string, error) {
 	var needs []string
 	for _, im := range m.allImports() {
@@ -305,7 +305,7 @@ func (m *Module) checkImports() ([]string, error) {
 	return needs, nil
 }
 
-// allImports are those of all programs.
+// allImports returns the imports of all programs.
 func (m *Module) allImports() []wasm.Import {
 	var all []wasm.Import
 	for _, p := range m.programs() {
@@ -314,7 +314,7 @@ func (m *Module) allImports() []wasm.Import {
 	return all
 }
 
-// isForeign reports whether the module was made for another host than this.
+// isForeign reports whether the module was built for another host.
 func (m *Module) isForeign() bool {
 	for _, own := range []string{"handle", "restrict"} {
 		if _, ok := m.exports.funcs[own]; ok {
@@ -326,7 +326,7 @@ func (m *Module) isForeign() bool {
 	})
 }
 
-// lacks is the error of a stock module that calls what it does not get.
+// lacks returns the error of a stock module that calls an import it does not get.
 func (m *Module) lacks(im wasm.Import) *Error {
 	i := slices.IndexFunc(m.e.funcs, func(f hostFunc) bool { return f.module == im.Module && f.name == im.Name })
 	if i < 0 {
@@ -337,8 +337,8 @@ func (m *Module) lacks(im wasm.Import) *Error {
 	return e
 }
 
-// stubs are the functions of a host module that a stock module does not get.
-// wazero links no module with less.
+// stubs returns stand-ins for the functions of a host module that a stock module does
+// not get. wazero does not link a module with missing imports.
 func (m *Module) stubs(module string) []hostFunc {
 	var fns []hostFunc
 	for _, im := range m.missing {
@@ -353,8 +353,8 @@ func (m *Module) stubs(module string) []hostFunc {
 	return fns
 }
 
-// Missing tells what a stock module imports and does not get, each with what to
-// do. It is empty for any other module.
+// Missing returns an error, with its remedy, for each import that a stock module does
+// not get. It is empty for any other module.
 func (m *Module) Missing() []*Error {
 	var list []*Error
 	for _, im := range m.missing {
@@ -392,8 +392,8 @@ func signature(params, results []wasm.ValueType) string {
 	return list(params) + " -> " + list(results)
 }
 
-// Has reports whether the module has a function of that name that can be
-// called: without parameters, with no result or an i32.
+// Has reports whether the module has a callable function of that name: without
+// parameters, and with no result or an i32.
 func (m *Module) Has(export string) bool {
 	if m.comp != nil {
 		return m.comp.has(export) || export == "_start" && m.command
@@ -402,14 +402,14 @@ func (m *Module) Has(export string) bool {
 	return ok && callable(t)
 }
 
-// IsCommand reports whether the module is a WASI command: for Run, not Call.
+// IsCommand reports whether the module is a WASI command, for Run rather than Call.
 func (m *Module) IsCommand() bool { return m.command }
 
 func callable(t wasm.FuncType) bool {
 	return len(t.Params) == 0 && (len(t.Results) == 0 || len(t.Results) == 1 && t.Results[0] == wasm.I32)
 }
 
-// Callables are the exports for Call, sorted.
+// Callables returns the exports that Call accepts, sorted.
 func (m *Module) Callables() []string {
 	var have []string
 	if m.comp != nil {
@@ -427,7 +427,7 @@ func (m *Module) Callables() []string {
 	return have
 }
 
-// checkExport says why an export cannot be called.
+// checkExport returns the reason why an export cannot be called.
 func (m *Module) checkExport(name string) error {
 	t, ok := m.exports.funcs[name]
 	if m.comp != nil {
@@ -448,7 +448,7 @@ func (m *Module) checkExport(name string) error {
 	return m.errorf(NoExport, "export it", "has no export %q; it has %s", name, strings.Join(have, ", "))
 }
 
-// internalExport reports whether a name belongs to a language's runtime.
+// internalExport reports whether a name belongs to a language runtime.
 func internalExport(name string) bool {
 	switch name {
 	case "_initialize", "_start", "__wasm_call_ctors", "hs_init", "hs_exit", "resumed":
@@ -457,7 +457,7 @@ func internalExport(name string) bool {
 	return false
 }
 
-// enter counts a call in, unless the module is closed, and wakes the module where it
+// enter registers a call, unless the module is closed, and wakes the module if it
 // sleeps.
 func (m *Module) enter(ctx context.Context) error {
 	m.mu.Lock()
@@ -483,9 +483,8 @@ func (m *Module) leave() {
 	}
 }
 
-// Close marks the module as no longer used. Calls that run go on; when the
-// last has ended, everything that the module holds is given back. A later
-// Call is an error.
+// Close marks the module as no longer used. Running calls continue; when the last has
+// ended, everything that the module holds is released. Later Calls fail.
 func (m *Module) Close() {
 	m.mu.Lock()
 	last := !m.closed && m.calls == 0
@@ -503,7 +502,7 @@ func (m *Module) destroy() {
 	m.release()
 }
 
-// release gives back the module's code and all that was made of it.
+// release releases the module's code and everything created from it.
 func (m *Module) release() {
 	ctx := context.Background()
 	m.pool.shut()
@@ -516,7 +515,7 @@ func (m *Module) release() {
 	}
 	for _, p := range m.programs() {
 		if p.compiled != nil {
-			errs = append(errs, p.compiled.Close(ctx)) // or it stays in the shared cache
+			errs = append(errs, p.compiled.Close(ctx)) // otherwise it stays in the shared cache
 		}
 	}
 	if m.home != nil {

@@ -16,32 +16,31 @@ import (
 	"github.com/toold/toold/host/guest/wasm"
 )
 
-// A Module may be several modules: the one that is called, and those of an
-// Extism manifest that it imports functions from. Each has memory, globals and
-// tables of its own. An instance of the Module has a part for each; its parts
-// are made, paid for, brought back and closed together, and its call, stack and
-// fuel are one.
+// A Module may consist of several WebAssembly modules: the one that is called, and
+// those of an Extism manifest from which it imports functions. Each has its own memory,
+// globals and tables. An instance of the Module has a part for each; its parts are
+// created, accounted, restored and closed together, and share one call, stack and fuel.
 
-// Linked is a module that others of a Spec import functions from.
+// Linked is a module from which others of a Spec import functions.
 type Linked struct {
-	Name string // by which they do
+	Name string // under which they import
 	Wasm []byte
 }
 
-// program is one of the modules that a Module is made of.
+// program is one of the WebAssembly modules of a Module.
 type program struct {
-	name      string // by which others import from it; empty for the main one
-	wasm      []byte // as it was loaded; nil when it is no longer needed
+	name      string // under which others import from it; empty for the main one
+	wasm      []byte // as loaded; nil once it is no longer needed
 	rewritten *wasm.Module
 	compiled  wazero.CompiledModule
 	exports   *exportTable
 }
 
-// exportTable are the functions that a program exports. It is not changed, and those
-// of programs that export the same are one: modules that sleep have little else.
+// exportTable lists the functions that a program exports. It is immutable and shared by
+// programs with the same exports, since sleeping modules hold little else.
 type exportTable struct{ funcs map[string]wasm.FuncType }
 
-// read rewrites the program and notes its exports.
+// read rewrites the program and records its exports.
 func (e *Engine) read(p *program, name string) error {
 	var err error
 	if p.rewritten, err = rewrite(p.wasm); err != nil {
@@ -57,8 +56,8 @@ func (e *Engine) read(p *program, name string) error {
 	return nil
 }
 
-// share returns a table like t, which is that of all programs that are there with
-// the same exports.
+// share returns a table equal to t, shared by all existing programs with the same
+// exports.
 func (e *Engine) share(t exportTable) *exportTable {
 	var text []byte
 	for _, name := range slices.Sorted(maps.Keys(t.funcs)) {
@@ -76,23 +75,23 @@ func (e *Engine) share(t exportTable) *exportTable {
 	runtime.AddCleanup(&t, func(key [32]byte) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		if e.exports[key].Value() == nil { // and not one that was made since
+		if e.exports[key].Value() == nil { // not replaced in the meantime
 			delete(e.exports, key)
 		}
 	}, key)
 	return &t
 }
 
-// forget lets go of what is only needed to compile and initialise.
+// forget releases what is only needed for compiling and initializing.
 func (p *program) forget() {
 	p.wasm, p.rewritten.Bytes, p.rewritten.Data = nil, nil, nil
 }
 
-// programs are all of the Module's, each after those that it imports from: the
-// main one is the last.
+// programs returns all programs of the Module, each after those it imports from: the
+// main one is last.
 func (m *Module) programs() []*program { return append(slices.Clip(m.linked), &m.program) }
 
-// file names a program in messages.
+// file returns a program's name for messages.
 func (m *Module) file(p *program) string {
 	if p.name == "" {
 		return m.spec.Name
@@ -100,8 +99,8 @@ func (m *Module) file(p *program) string {
 	return m.spec.Name + " (module " + p.name + ")"
 }
 
-// ofLinked returns the function that an import is when a linked module has it.
-// linked is false when the import names none.
+// ofLinked returns the type of an imported function that a linked module exports.
+// linked is false if the import does not name a linked module.
 func (m *Module) ofLinked(im wasm.Import) (t wasm.FuncType, linked bool, err error) {
 	i := slices.IndexFunc(m.linked, func(p *program) bool { return p.name == im.Module })
 	if i < 0 {
@@ -117,14 +116,14 @@ func (m *Module) ofLinked(im wasm.Import) (t wasm.FuncType, linked bool, err err
 	case !slices.Equal(t.Params, im.Type.Params) || !slices.Equal(t.Results, im.Type.Results):
 		return t, true, m.errorf(BadModule, "build both again", "imports %q from the module %q as %s, but it is %s", im.Name, im.Module, signature(im.Type.Params, im.Type.Results), signature(t.Params, t.Results))
 	case slices.ContainsFunc(slices.Concat(t.Params, t.Results), func(t wasm.ValueType) bool { return t == wasm.FuncRef || t == wasm.ExternRef }):
-		// A reference to a table of the one would have to be restored in the other.
+		// A reference to one module's table would have to be restored in the other.
 		return t, true, m.errorf(BadModule, "pass numbers", "imports %q from the module %q, which passes references", im.Name, im.Module)
 	}
 	return t, true, nil
 }
 
-// order sorts the linked modules so that each follows those that it imports
-// from. It refuses names that are the host's or of two, and circles.
+// order sorts the linked modules so that each follows those it imports from. It refuses
+// names reserved for the host, duplicate names, and cycles.
 func (m *Module) order() error {
 	reserved := []string{"", "main", envModule, wasiModule, wasm.ImportModule}
 	left := m.linked
@@ -150,20 +149,20 @@ func (m *Module) order() error {
 	return nil
 }
 
-// part is what an instance has of one of its Module's programs.
+// part is the state of an instance for one program of its Module.
 type part struct {
 	program *program
 	mod     api.Module
-	mem     *linear // nil for one without memory
+	mem     *linear // nil for a program without memory
 	fuel    api.MutableGlobal
 	dirty   api.MutableGlobal // wasm.ExportDirty
-	// engine is what wazero holds of Go's memory for tables and globals: bytes
-	// taken from the account.
+	// engine is the number of bytes taken from the account for the Go memory that
+	// wazero holds for tables and globals.
 	engine  int64
-	fns     []namedFunction // that were called
+	fns     []namedFunction // called so far
 	restore api.Function    // wasm.ExportRestore
-	scanner *scanner        // made when first needed
-	own     int64           // bytes that stay its own while it is idle
+	scanner *scanner        // created when first needed
+	own     int64           // bytes that it keeps while idle
 }
 
 type namedFunction struct {
@@ -171,11 +170,11 @@ type namedFunction struct {
 	api.Function
 }
 
-// parts are all of the instance's, in the order of Module.programs.
+// parts returns all parts of the instance, in the order of Module.programs.
 func (in *instance) parts() []*part { return in.all }
 
-// make makes a part without running any of its code. from is nil, or the image
-// that it begins as.
+// make creates a part without running any of its code. from is the image that it starts
+// as, or nil.
 func (in *instance) make(p *part, of *program, from *state) error {
 	m := in.m
 	p.program = of
@@ -197,7 +196,7 @@ func (in *instance) make(p *part, of *program, from *state) error {
 		if len(m.linked) > 0 {
 			p.mem.beside = func() uint64 { return in.memorySize() - p.mem.size }
 		}
-		// The image counts as if all of it were written: some calls do.
+		// Charge the image as if all of it were written: some calls do that.
 		first := uint64(of.rewritten.Memory.Min) * wasmPage
 		if base != nil {
 			first = base.size
@@ -205,7 +204,7 @@ func (in *instance) make(p *part, of *program, from *state) error {
 		if !m.e.makeRoom(int64(first), m) {
 			return m.overloaded()
 		}
-		m.e.memory.give(int64(first)) // Reallocate takes it
+		m.e.memory.give(int64(first)) // Reallocate takes it again
 		ctx = experimental.WithMemoryAllocator(ctx, p.mem)
 	}
 	ctx = experimental.WithImportResolver(ctx, func(name string) api.Module {
@@ -229,7 +228,7 @@ func (in *instance) make(p *part, of *program, from *state) error {
 	return nil
 }
 
-// memorySize is how many bytes the memories of all parts have.
+// memorySize returns the total bytes of the memories of all parts.
 func (in *instance) memorySize() uint64 {
 	var n uint64
 	for _, p := range in.parts() {
@@ -240,12 +239,12 @@ func (in *instance) memorySize() uint64 {
 	return n
 }
 
-// memories reports whether some part's memory is as is says.
+// memories reports whether is returns true for the memory of some part.
 func (in *instance) memories(is func(*linear) bool) bool {
 	return slices.ContainsFunc(in.parts(), func(p *part) bool { return p.mem != nil && is(p.mem) })
 }
 
-// changedTables reports whether a part has changed what no image brings back.
+// changedTables reports whether a part has changed state that no image restores.
 func (in *instance) changedTables() bool {
 	return slices.ContainsFunc(in.parts(), func(p *part) bool { return p.dirty.Get() != 0 })
 }
@@ -255,8 +254,7 @@ func (p *part) function(name string) api.Function {
 	return functionOf(p.mod, &p.fns, name)
 }
 
-// functionOf returns an export of a module from those that were called, or adds it
-// to them.
+// functionOf returns an export of a module from called, adding it if necessary.
 func functionOf(mod api.Module, called *[]namedFunction, name string) api.Function {
 	for _, f := range *called {
 		if f.name == name {
@@ -268,7 +266,7 @@ func functionOf(mod api.Module, called *[]namedFunction, name string) api.Functi
 	return f
 }
 
-// close gives back what the part holds. Nothing may run in it any more.
+// close releases everything that the part holds. No code may run in it any more.
 func (p *part) close(acct *account) {
 	acct.give(p.engine)
 	p.engine = 0

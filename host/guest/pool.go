@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// pool keeps instances that are as the snapshot left them, for the next calls.
+// pool keeps instances in the state of the snapshot for the next calls.
 //
-// An instance that served one identity serves no other. One that an error,
-// a trap or an abort ended never comes back here.
+// An instance that served one identity serves no other. One whose call ended with an
+// error, a trap or an abort is never returned to the pool.
 type pool struct {
 	mu     sync.Mutex
-	idle   []*instance   // the one used last is last; guarded by mu
-	making chan struct{} // closed when what is being made ahead is made; nil: nothing is; guarded by mu
+	idle   []*instance   // most recently used last; guarded by mu
+	making chan struct{} // closed when the instance being created ahead is done; nil: none; guarded by mu
 	closed bool          // guarded by mu
-	sweep  *time.Timer   // closes what has been idle for too long; guarded by mu
+	sweep  *time.Timer   // closes instances idle for too long; guarded by mu
 }
 
-// idleTime is how long an instance is kept that nobody needs.
+// idleTime is how long an unused instance is kept.
 const idleTime = 30 * time.Second
 
-// ahead is how many instances are made before anyone asks.
+// ahead is the number of instances created before they are needed.
 const ahead = 1
 
 // take returns an instance in the state of the snapshot.
@@ -36,7 +36,7 @@ func (m *Module) take(ctx context.Context, identity string) (*instance, error) {
 	if in := m.pool.get(identity); in != nil {
 		m.prewarm()
 		for i, p := range in.parts() {
-			// While it runs it may write all of its memory.
+			// It may write all of its memory while it runs.
 			if p.mem == nil || p.mem.held >= int64(m.snap.states[i].mem.size) {
 				continue
 			}
@@ -58,8 +58,8 @@ func (m *Module) take(ctx context.Context, identity string) (*instance, error) {
 	return in, nil
 }
 
-// get takes out an idle instance for an identity: its own rather than one that
-// served nobody.
+// get takes out an idle instance for an identity. It prefers one that already served
+// this identity over one that served nobody.
 func (p *pool) get(identity string) *instance {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,8 +83,8 @@ func (p *pool) get(identity string) *instance {
 	return in
 }
 
-// put takes an instance back after a call. The instance is closed when there
-// are as many already as calls are likely at a time.
+// put returns an instance after a call. It closes the instance if the pool already has
+// as many as the expected number of concurrent calls.
 func (m *Module) put(in *instance) {
 	for _, p := range in.parts() {
 		if p.mem != nil {
@@ -102,7 +102,7 @@ func (m *Module) put(in *instance) {
 	p.idle = append(p.idle, in)
 	var out *instance
 	if len(p.idle) > m.spec.Concurrency {
-		out = p.idle[0] // the one that waits the longest
+		out = p.idle[0] // the one idle for longest
 		p.idle = append(p.idle[:0], p.idle[1:]...)
 	}
 	if p.sweep == nil {
@@ -114,7 +114,7 @@ func (m *Module) put(in *instance) {
 	}
 }
 
-// prewarm makes a pristine instance in the background when there is none.
+// prewarm creates a pristine instance in the background if there is none.
 func (m *Module) prewarm() {
 	p := &m.pool
 	p.mu.Lock()
@@ -145,8 +145,8 @@ func (m *Module) prewarm() {
 	}()
 }
 
-// shrinkPool closes what nobody needed for a while, but for the one that is
-// kept ahead.
+// shrinkPool closes instances that have not been used for a while, except the one that
+// is kept ahead.
 func (m *Module) shrinkPool() {
 	p := &m.pool
 	p.mu.Lock()
@@ -175,8 +175,8 @@ func (m *Module) shrinkPool() {
 	}
 }
 
-// drop closes idle instances to make room for others. It reports whether
-// there were any.
+// drop closes idle instances to free memory for others. It reports whether there were
+// any.
 func (p *pool) drop() bool {
 	p.mu.Lock()
 	out := p.idle
@@ -188,7 +188,7 @@ func (p *pool) drop() bool {
 	return len(out) > 0
 }
 
-// shut closes the pool for good and waits for what is being made.
+// shut closes the pool and waits for the instance being created.
 func (p *pool) shut() {
 	p.mu.Lock()
 	p.closed = true
@@ -208,7 +208,7 @@ func (p *pool) open() {
 	p.mu.Unlock()
 }
 
-// settle waits for what is being made.
+// settle waits for the instance being created.
 func (p *pool) settle() {
 	p.mu.Lock()
 	making := p.making
@@ -218,8 +218,8 @@ func (p *pool) settle() {
 	}
 }
 
-// makeRoom takes n bytes from what all instances may hold together. When
-// there is too little, idle instances go, other modules' first.
+// makeRoom takes n bytes from the account. If there are too few, it closes idle
+// instances, those of other modules first.
 func (e *Engine) makeRoom(n int64, own *Module) bool {
 	if e.memory.take(n) {
 		return true

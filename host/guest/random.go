@@ -14,17 +14,18 @@ import (
 	"github.com/toold/toold/host/regular"
 )
 
-// A guest that draws randomness while it initialises itself, as those in Go do
-// for their maps, has it frozen in the image that every call begins from. It
-// is therefore no secret among the calls, and nothing is lost by drawing the
-// same for the same module each time: so a call takes the same fuel after a
-// restart as before, and whether or not there is an image. It still is a secret
-// of this host's, since whoever knew it could choose keys that collide.
+// Randomness that a guest draws during initialization, as Go modules do for their maps,
+// is frozen in the image that every call starts from. So it is not a secret between
+// calls, and nothing is lost by giving the same module the same randomness each time: a
+// call then uses the same fuel after a restart as before, and with or without an image.
+// It remains a secret of this host, since whoever knew it could choose keys that
+// collide.
 
-// seedFile is in the cache folder, 32 bytes that nobody else reads.
+// seedFile is the file in the cache folder with the seed: 32 bytes, readable only by
+// its owner.
 const seedFile = "seed"
 
-// loadSeed reads the seed of the cache folder dir, or makes one there.
+// loadSeed reads the seed from the cache folder dir, creating it if necessary.
 func loadSeed(dir string, log *slog.Logger) (seed [32]byte, err error) {
 	path := filepath.Join(dir, seedFile)
 	for range 2 {
@@ -40,8 +41,8 @@ func loadSeed(dir string, log *slog.Logger) (seed [32]byte, err error) {
 			return seed, fmt.Errorf("read the seed of guests: %w", err)
 		}
 		rand.Read(seed[:])
-		// Written aside and linked, so that of two processes both use the one
-		// that was first.
+		// Write a temporary file and link it, so that of two processes both use the
+		// seed that was first.
 		f, err := os.CreateTemp(dir, seedFile+"-*")
 		if err != nil {
 			return seed, fmt.Errorf("make the seed of guests: %w", err)
@@ -62,13 +63,13 @@ func loadSeed(dir string, log *slog.Logger) (seed [32]byte, err error) {
 	return seed, fmt.Errorf("make the seed of guests: %s comes and goes", path)
 }
 
-// seedOf is of what the module with this digest draws while it initialises
-// itself.
+// seedOf returns the seed of the randomness that the module with this digest draws
+// during initialization.
 func (e *Engine) seedOf(digest [32]byte) [32]byte {
 	return sha256.Sum256(append(e.seed[:], digest[:]...))
 }
 
-// randomness is what a guest draws now.
+// randomness returns the source of randomness for the guest's current state.
 func (c *call) randomness() io.Reader {
 	if c.drawn != nil {
 		return c.drawn

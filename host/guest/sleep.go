@@ -16,36 +16,37 @@ import (
 	"github.com/toold/toold/host/regular"
 )
 
-// A host of a thousand tools calls few of them at a time. A module that others
-// were called after keeps what it says of itself, its exports, and gives back
-// all else: code, image, instances. It sleeps then; the next call waits until
-// all of that is there again, made from the bytes that it was loaded from, of which
-// there is a copy in the cache folder: a tool's own files may change meanwhile.
+// A host with a thousand tools calls only a few at a time. A module that has not been
+// called recently is put to sleep: it keeps its description and exports and releases
+// everything else (code, image, instances). The next call waits until all of that is
+// loaded again from the original bytes, of which the cache folder has a copy: the
+// tool's own files may have changed in the meantime.
 
-// sleeper is what a Module knows of that. All but used and called is guarded by Module.mu.
+// sleeper is the sleep state of a Module. All but used and called is guarded by
+// Module.mu.
 type sleeper struct {
-	never  bool         // a component or several modules: more than one file would have to be read again; set by Load
-	used   atomic.Int64 // when it was last called or loaded
-	called atomic.Bool  // for what it does, not only for what it says of itself
-	digest [32]byte     // of the bytes that it was loaded from
+	never  bool         // a component or several modules: more than one file would have to be reloaded; set by Load
+	used   atomic.Int64 // time of the last call or load
+	called atomic.Bool  // for its work, not only for its description
+	digest [32]byte     // of the bytes it was loaded from
 	asleep bool
-	// changing is closed when the module has fallen asleep or woken; nil
-	// while it does neither.
+	// changing is closed when the module has fallen asleep or woken; nil while neither
+	// is in progress.
 	changing chan struct{}
-	err      error // of the last time that it could not wake
+	err      error // of the last failed attempt to wake
 }
 
-// copyOf is where the bytes of a module are kept.
+// copyOf returns the file with the copy of a module's bytes.
 func (e *Engine) copyOf(digest [32]byte) string {
 	return filepath.Join(e.dir, "modules", hex.EncodeToString(digest[:]))
 }
 
-// keepCopy keeps the bytes of a module that may have to be loaded again.
+// keepCopy stores the bytes of a module that may have to be loaded again.
 func (e *Engine) keepCopy(digest [32]byte, code []byte) error {
 	name := e.copyOf(digest)
 	if st, err := os.Stat(name); err == nil && st.Mode().IsRegular() && st.Size() == int64(len(code)) {
 		now := time.Now()
-		return os.Chtimes(name, now, now) // it is in use: see prune
+		return os.Chtimes(name, now, now) // mark as used: see prune
 	}
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return err
@@ -65,7 +66,7 @@ func (e *Engine) keepCopy(digest [32]byte, code []byte) error {
 	return replace(f.Name(), name)
 }
 
-// readCopy reads them again. They are what they were.
+// readCopy reads the stored bytes and verifies their digest.
 func (e *Engine) readCopy(digest [32]byte) ([]byte, error) {
 	code, err := regular.ReadFile(e.copyOf(digest))
 	if err != nil {
@@ -77,10 +78,10 @@ func (e *Engine) readCopy(digest [32]byte) ([]byte, error) {
 	return code, nil
 }
 
-// rest puts modules to sleep, beginning with the one whose last call was longest
-// ago, until there are as few awake as the Config says, but for those that run.
-// Where there are more modules than may be awake, those sleep first that nobody has
-// called: which of them are the next to be called nobody knows.
+// rest puts modules to sleep, least recently used first, until no more than
+// Config.Awake are awake, not counting running ones. If there are more modules than may
+// be awake, those that were never called sleep first: which of them is called next
+// cannot be predicted.
 func (e *Engine) rest() {
 	for {
 		var oldest *Module
@@ -108,7 +109,7 @@ func (e *Engine) rest() {
 	}
 }
 
-// before reports whether m falls asleep before another module.
+// before reports whether m should fall asleep before another module.
 func (m *Module) before(other *Module) bool {
 	if a, b := m.sleeper.called.Load(), other.sleeper.called.Load(); a != b {
 		return b
@@ -116,8 +117,8 @@ func (m *Module) before(other *Module) bool {
 	return m.sleeper.used.Load() < other.sleeper.used.Load()
 }
 
-// fallAsleep gives back what the module can be without until it is called, unless
-// it has been called meanwhile.
+// fallAsleep releases what the module can do without until it is called, unless it has
+// been called in the meantime.
 func (m *Module) fallAsleep() {
 	s := &m.sleeper
 	m.mu.Lock()
@@ -125,7 +126,7 @@ func (m *Module) fallAsleep() {
 		m.mu.Unlock()
 		return
 	}
-	m.calls++ // a Close waits for this
+	m.calls++ // Close waits for this
 	s.asleep, s.changing = true, make(chan struct{})
 	m.mu.Unlock()
 	m.release()
@@ -134,18 +135,18 @@ func (m *Module) fallAsleep() {
 	m.e.spared.soon()
 }
 
-// spared gives memory back to the system some time after modules fell asleep: Go
-// keeps twice what is in use, and a host that has loaded a thousand modules may
-// need a tenth of what that took.
+// spared returns memory to the system some time after modules fell asleep: Go keeps
+// twice what is in use, and a host that has loaded a thousand modules may need a tenth
+// of what loading them took.
 type spared struct {
 	mu     sync.Mutex
-	timer  *time.Timer // nil: nothing is to be given back; guarded by mu
+	timer  *time.Timer // nil: nothing is due; guarded by mu
 	last   time.Time   // guarded by mu
 	closed bool        // guarded by mu
 }
 
-// Memory is given back when no module has fallen asleep for spareAfter, and once in
-// spareEach at most: it takes a collection.
+// Memory is returned when no module has fallen asleep for spareAfter, and at most once
+// per spareEach: it takes a garbage collection.
 const (
 	spareAfter = 3 * time.Second
 	spareEach  = time.Minute
@@ -180,7 +181,7 @@ func (s *spared) stop() {
 	}
 }
 
-// changed ends a change that was begun, and counts it out.
+// changed ends a change that was in progress and its entry in calls.
 func (m *Module) changed() {
 	s := &m.sleeper
 	m.mu.Lock()
@@ -190,8 +191,8 @@ func (m *Module) changed() {
 	m.leave()
 }
 
-// awake waits until the module is awake, waking it. Call it with mu held; it is
-// held again afterwards.
+// awake waits until the module is awake, waking it if necessary. mu must be held; it is
+// released while waiting and held again on return.
 func (m *Module) awake(ctx context.Context) error {
 	s := &m.sleeper
 	for s.asleep && !m.closed {

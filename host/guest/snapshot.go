@@ -10,25 +10,24 @@ import (
 	"github.com/toold/toold/host/guest/wasm"
 )
 
-// strategy is how a call comes to fresh state. All strategies answer the same; they
-// differ in price.
+// strategy is a way of restoring fresh state for a call. All strategies give the same
+// results at different costs.
 type strategy int
 
 const (
-	// strategyFresh makes and initialises an instance for every call. It works
+	// strategyFresh creates and initializes an instance for every call. It works
 	// everywhere.
 	strategyFresh strategy = iota
-	// strategyImage makes an instance from the image of an initialised one.
+	// strategyImage creates an instance from the image of an initialized one.
 	strategyImage
-	// strategyPagemap puts back the pages that the last call wrote, found in
+	// strategyPagemap restores the pages that the last call wrote, found in
 	// /proc/self/pagemap.
 	strategyPagemap
-	// strategyScan finds them by PAGEMAP_SCAN, since Linux 6.7.
+	// strategyScan finds the written pages with PAGEMAP_SCAN, since Linux 6.7.
 	strategyScan
-	// strategyCount looks for them only after a call during which the kernel
-	// counted a page fault: a page is written for the first time by a fault,
-	// and stays the instance's own. Without one, they are those of the call
-	// before.
+	// strategyCount scans only after a call during which the kernel counted a page
+	// fault: the first write to a page causes a fault, and the page then remains the
+	// instance's own. Without a fault, the written pages are those of the call before.
 	strategyCount
 )
 
@@ -36,7 +35,7 @@ func (w strategy) String() string {
 	return [...]string{"fresh", "image", "pagemap", "scan", "count"}[w]
 }
 
-// restoreVariable forces a strategy, for tests and for finding faults.
+// restoreVariable forces a strategy, for tests and debugging.
 const restoreVariable = "TOOLD_GUEST_RESTORE"
 
 func chooseStrategy() (strategy, error) {
@@ -56,11 +55,11 @@ func chooseStrategy() (strategy, error) {
 	return 0, errors.New(restoreVariable + " is " + v + `; it may be "count", "scan", "pagemap", "image" or "fresh"`)
 }
 
-// snapshot is the state of an initialised instance, of which others begin: of
-// each part, in their order.
+// snapshot is the state of an initialized instance from which others start: one state
+// per part, in order.
 type snapshot struct{ states []state }
 
-// state is that of one part.
+// state is the snapshot of one part.
 type state struct {
 	mem     *image // nil for a module without memory
 	globals [][2]uint64
@@ -74,11 +73,11 @@ func (s *snapshot) close() {
 	}
 }
 
-// initTime is how long a module may take to initialise itself.
+// initTime limits the initialization of a module.
 const initTime = 10 * time.Second
 
-// prepare initialises one instance and, where that can be done, takes the
-// snapshot that calls begin from.
+// prepare initializes one instance and, if possible, takes the snapshot that calls
+// start from.
 func (m *Module) prepare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, initTime)
 	defer cancel()
@@ -87,9 +86,9 @@ func (m *Module) prepare(ctx context.Context) error {
 		return err
 	}
 	defer in.close()
-	// No image of memory says how tables, dropped segments, reference globals
-	// or descriptors are that are not as when the module was instantiated.
-	// Every call gets an instance that ran the same initialisation.
+	// An image of memory does not include changes to tables, dropped segments,
+	// reference globals or descriptors. If there are any, every call gets an instance
+	// that ran the same initialization.
 	switch {
 	case m.e.strategy == strategyFresh:
 		m.unshared = "this system cannot share an image"
@@ -135,7 +134,7 @@ func (m *Module) prepare(ctx context.Context) error {
 	return nil
 }
 
-// globals reads those that can be changed.
+// globals reads the mutable globals.
 func (in *instance) globals(p *part) (all [][2]uint64, err error) {
 	n := len(p.program.rewritten.Globals)
 	if n == 0 {
@@ -152,7 +151,7 @@ func (in *instance) globals(p *part) (all [][2]uint64, err error) {
 	return all, nil
 }
 
-// initialized makes an instance that has just run its initialisation.
+// initialized creates an instance that has just run its initialization.
 func (m *Module) initialized(ctx context.Context, cmd *Command) (*instance, error) {
 	in, err := m.instantiate(nil, cmd)
 	if err != nil {
@@ -174,7 +173,7 @@ func (m *Module) initialized(ctx context.Context, cmd *Command) (*instance, erro
 	return in, nil
 }
 
-// changed says what of a call keeps an instance from being brought back.
+// changed returns what a call changed that prevents restoring the instance.
 func (in *instance) changed() string {
 	switch {
 	case in.m.snap == nil:
@@ -187,8 +186,8 @@ func (in *instance) changed() string {
 	return "its memory or its descriptors could not be brought back"
 }
 
-// restoreState brings an instance back to the snapshot. It reports false when the
-// instance cannot be used again.
+// restoreState restores an instance to the snapshot. It reports false if the instance
+// cannot be used again.
 func (in *instance) restoreState() (pages int, ok bool) {
 	m := in.m
 	if m.snap == nil || m.e.strategy < strategyPagemap || in.changedTables() || in.wasi.exited || in.mod.IsClosed() {
@@ -223,8 +222,8 @@ func (in *instance) restoreState() (pages int, ok bool) {
 	return pages, true
 }
 
-// restoreMemory makes a part's memory the image again, and tells how many pages
-// that were not.
+// restoreMemory restores a part's memory to the image and returns how many pages had
+// changed.
 func (p *part) restoreMemory(img *image, how strategy, faulted bool) (pages int, err error) {
 	if p.mem.size > img.size && !p.shrink(img) {
 		return 0, errors.New("it does not shrink")
@@ -240,9 +239,10 @@ func (p *part) restoreMemory(img *image, how strategy, faulted bool) (pages int,
 	return pages, err
 }
 
-// shrink takes back what the memory grew by; restore clears it. wazero has no call for it, but takes as the memory
-// whatever the allocator answers when it grows; the rewritten module's maximum
-// is a page above the guest's so that it always asks.
+// shrink undoes growth of the memory; restore clears it. wazero has no function for
+// this, but uses whatever the allocator returns on growth as the memory. The rewritten
+// module's maximum is one page above the guest's so that wazero always calls the
+// allocator.
 func (p *part) shrink(img *image) bool {
 	p.mem.back = true
 	_, ok := p.mod.Memory().Grow(1)

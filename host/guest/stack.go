@@ -8,67 +8,66 @@ import (
 	"github.com/tetratelabs/wazero/api"
 )
 
-// The machine code of a guest keeps its frames on a stack. wazero makes one
-// for each function that is called from outside, of Go's memory, and doubles
-// it by copying, up to 150 MB: no account sees that, and nothing can refuse.
-// So a guest runs on a stack of ours. It is a reservation of address space, of
-// which the end can be used; what can be used is in the account, and nothing
-// is ever copied. Each function looks, as it begins, whether there is room for
-// its frame, and wazero ends the guest with a stack overflow where there is
-// none: it does not grow a stack that is longer than it would make one. No
-// estimate of frames has a part in that bound.
+// The machine code of a guest keeps its frames on a stack. wazero creates one of Go
+// memory for each function called from outside, and doubles it by copying, up to 150
+// MB: that is not accounted and cannot be refused. So a guest runs on a stack of this
+// package. It is a reservation of address space whose end is usable; the usable part is
+// charged to the account, and nothing is ever copied. Each function checks on entry
+// whether there is room for its frame, and wazero ends the guest with a stack overflow
+// if there is none: it does not grow a stack that is longer than its own maximum. This
+// limit does not depend on any estimate of frame sizes.
 //
 // The usable end grows when the guest refills its fuel: see deepen.
 
 const (
-	// stackSpace is the address space of a stack. It has to be more than
-	// what wazero grows a stack from (50,000,000 bytes).
+	// stackSpace is the address space of a stack. It must exceed the size up to which
+	// wazero grows a stack (50,000,000 bytes).
 	stackSpace = 64 << 20
-	// stackBase is what every instance has. It does not count against
+	// stackBase is the stack that every instance has. It does not count toward
 	// Spec.Memory, which a module's memory alone may reach.
 	stackBase = 256 << 10
-	// stackSlack is not for frames: what wazero's trampolines push beside
-	// what they look for, and its entry.
+	// stackSlack is not available for frames: it is for what wazero's trampolines push
+	// beyond what they check for, and for its entry.
 	stackSlack = osPage
-	// stackStep is what a stack grows by, at least.
+	// stackStep is the minimum growth of a stack.
 	stackStep = 64 << 10
-	// stackSpare is how much a stack is longer than what is used, at most, and
-	// while guests have less than half of what all may have.
+	// stackSpare is the maximum by which a stack exceeds what is used, as long as
+	// guests hold less than half of the account's limit.
 	stackSpare = 16 << 20
-	// stackRate is how many bytes of stack a unit of fuel may take, if
-	// wasm.Module.StackRate is not more: four times what compilers' code was
-	// seen to take. A function that takes more, in one descent through all of
-	// stackSpare, may overflow before it is at its limit; none goes behind it.
+	// stackRate is the number of bytes of stack that a unit of fuel may use, if
+	// wasm.Module.StackRate is not more: four times the observed maximum of code from
+	// compilers. A function that uses more, in one descent through all of stackSpare,
+	// may overflow before it reaches its limit; none gets past the limit.
 	stackRate = 32
 )
 
-// stackOverflow is what wazero says of a guest that has no stack left.
+// stackOverflow is wazero's error for a guest that has no stack left.
 const stackOverflow = "stack overflow"
 
-// stack is that of one instance.
+// stack is the stack of one instance.
 type stack struct {
 	acct   *account
 	buf    []byte // the address space; nil before the first call
 	top    uintptr
-	size   int64 // bytes at its end that a guest may use; they are taken from acct
-	usable int64 // bytes at its end that can be written: no less
-	most   int64 // most that size was since what is over stackBase was dropped
+	size   int64 // bytes at its end that a guest may use; charged to acct
+	usable int64 // bytes at its end that are writable: at least size
+	most   int64 // maximum of size since the part above stackBase was last dropped
 
 	fields *stackFields
 	fn     unsafe.Pointer // wazero's function that runs on it, or nil
 
-	scarce bool // acct had nothing for it when it should have grown
+	scarce bool // acct was exhausted when it should have grown
 }
 
-// stackFields are the offsets of what says in one of wazero's functions where
-// its stack is.
+// stackFields are the offsets of the fields in wazero's functions that locate the
+// stack.
 type stackFields struct {
 	of                     reflect.Type
 	slice, top, bottom, sp uintptr
 }
 
-// findStack looks the fields up. It fails when wazero's functions are not as
-// they were when this was written.
+// findStack looks up the fields. It fails if wazero's functions are not laid out as
+// expected.
 func findStack(of reflect.Type) (*stackFields, error) {
 	unknown := fmt.Errorf("wazero's functions (%v) keep their stack otherwise than this program knows; build it with the version of wazero in its go.mod", of)
 	if of.Kind() != reflect.Pointer || of.Elem().Kind() != reflect.Struct {
@@ -92,13 +91,13 @@ func findStack(of reflect.Type) (*stackFields, error) {
 	return &stackFields{of, slice.Offset, top.Offset, exec.Offset + bottom.Offset, exec.Offset + sp.Offset}, nil
 }
 
-// run calls one of wazero's functions on the instance's stack. All code of a
-// guest runs through here, and what was added to it as well.
+// run calls a wazero function on the instance's stack. All code of a guest, including
+// code added to it, is called through run.
 func (in *instance) run(f api.Function, params []uint64) error {
 	return in.runOn(&in.stack, f, params)
 }
 
-// runOn is run on another stack than the instance's.
+// runOn is run on a stack other than the instance's.
 func (in *instance) runOn(s *stack, f api.Function, params []uint64) error {
 	if err := s.enter(in.m.e, f); err != nil {
 		return in.m.errorf(Internal, "", "%w", err)
@@ -111,7 +110,7 @@ func (in *instance) runOn(s *stack, f api.Function, params []uint64) error {
 	return err
 }
 
-// enter makes f run on the stack. Its size is in the account already.
+// enter makes f run on the stack, whose size is already charged to the account.
 func (s *stack) enter(e *Engine, f api.Function) error {
 	if s.fn != nil {
 		panic("guest: an instance is called while it runs")
@@ -147,13 +146,13 @@ func (s *stack) enter(e *Engine, f api.Function) error {
 	return nil
 }
 
-// bound tells the running function where the stack ends.
+// bound sets the end of the stack in the running function.
 func (s *stack) bound() {
 	*(**byte)(unsafe.Add(s.fn, s.fields.bottom)) = &s.buf[stackSpace-s.size+stackSlack]
 }
 
-// leave takes the stack from the function again, which keeps no pointer to
-// what may be unmapped. It reports false when the function ran elsewhere.
+// leave detaches the stack from the function, which then keeps no pointer to memory
+// that may be unmapped. It reports false if the function ran on another stack.
 func (s *stack) leave() bool {
 	slice := (*[]byte)(unsafe.Add(s.fn, s.fields.slice))
 	ok := len(*slice) == len(s.buf) && &(*slice)[0] == &s.buf[0]
@@ -165,8 +164,8 @@ func (s *stack) leave() bool {
 	return ok
 }
 
-// used is how deep the guest is, in bytes. It is called by what the guest
-// calls.
+// used returns the bytes of stack in use. It must be called by a function that the
+// guest called.
 func (s *stack) used() int64 {
 	if s.fn == nil {
 		return 0
@@ -178,11 +177,11 @@ func (s *stack) used() int64 {
 	return int64(s.top - uintptr(unsafe.Pointer(sp)))
 }
 
-// counted is how much of the stack counts against Spec.Memory.
+// counted returns how much of the stack counts toward Spec.Memory.
 func (s *stack) counted() int64 { return max(0, s.used()-stackBase) }
 
-// lengthen makes the stack size bytes long, from what take gives. It reports
-// false when that is nothing.
+// lengthen makes the stack size bytes long, charged through take. It reports false if
+// take refuses.
 func (s *stack) lengthen(size int64, take func(int64) bool) bool {
 	more := size - s.size
 	if more <= 0 {
@@ -203,8 +202,8 @@ func (s *stack) lengthen(size int64, take func(int64) bool) bool {
 	return true
 }
 
-// shrink gives back what is over size bytes, but for what is in use. touched
-// says that some of that may have been used since the last time.
+// shrink releases what exceeds size bytes, except what is in use. touched reports that
+// some of that may have been used since the last time.
 func (s *stack) shrink(size int64, touched bool) error {
 	size = max(size, (s.used()+stackSlack+stackStep-1)/stackStep*stackStep)
 	if s.buf == nil || s.most <= size {
@@ -226,8 +225,7 @@ func (s *stack) shrink(size int64, touched bool) error {
 	return nil
 }
 
-// free gives the stack back. What it is charged for stays with the caller: see
-// instance.close.
+// free releases the stack. The caller must release its charge: see instance.close.
 func (s *stack) free() {
 	if s.buf != nil {
 		release(s.buf)
@@ -237,15 +235,15 @@ func (s *stack) free() {
 	s.size = 0
 }
 
-// stackMost is how long the stack may get when memory leaves so much of
+// stackMost returns the maximum size of the stack if memory leaves that much of
 // Spec.Memory.
 func stackMost(left uint64) int64 {
 	return min(stackBase+int64(left/stackStep*stackStep), stackSpace-stackStep)
 }
 
-// deepen makes room on the stack for what n units of fuel may take of it, and
-// answers how many units there is room for. A guest that has all of the stack
-// that it may have gets all n: it cannot go further than that anyway.
+// deepen makes room on the stack for n units of fuel and returns the number of units
+// there is room for. A guest that already has all of the stack it may have gets all n:
+// it cannot go deeper anyway.
 func (c *call) deepen(n int64) int64 {
 	in := c.inst
 	s := &in.stack
@@ -266,13 +264,13 @@ func (c *call) deepen(n int64) int64 {
 	}
 	long := func(spare int64) int64 { return min((used+spare+stackStep-1)/stackStep*stackStep, most) }
 	if s.scarce = !s.lengthen(long(want), s.acct.takeSpare); s.scarce && s.size-used < stackBase/2 {
-		// Now it is needed: others' idle instances go for it.
+		// The stack is needed now: close idle instances of others for it.
 		s.lengthen(long(stackBase), func(n int64) bool { return in.m.e.makeRoom(n, in.m) })
 	}
 	return min(n, in.affordable())
 }
 
-// affordable is how many units of fuel there is room for on the stack.
+// affordable returns how many units of fuel there is room for on the stack.
 func (in *instance) affordable() int64 {
 	return max((in.stack.size-in.stack.used())/in.m.stackRate(), leastSlice)
 }
@@ -285,8 +283,8 @@ func (m *Module) stackRate() int64 {
 	return rate
 }
 
-// wait is for a call that will wait: what of its stack is there so that it can
-// compute undisturbed is of use to others meanwhile.
+// wait prepares a call for waiting: it releases the stack that is only there for
+// computing without interruption, so that others can use it.
 func (c *call) wait() {
 	c.unpin()
 	c.pause()
@@ -295,7 +293,7 @@ func (c *call) wait() {
 	if s.fn == nil || s.size <= keep || s.shrink(keep, true) != nil {
 		return
 	}
-	// It has fuel for a longer stack than this.
+	// The call has fuel for a longer stack than this.
 	m := &c.meter
 	if more := int64(m.fuel.Get()) - c.inst.affordable(); more > 0 {
 		m.granted -= more

@@ -1,5 +1,5 @@
 package guest
 
-// Memory is how many bytes all instances hold together, running and kept for
-// the next calls, and how many they may.
+// Memory returns the bytes that all instances hold together, running or kept for the
+// next calls, and their limit.
 func (e *Engine) Memory() (held, limit int64) { return e.memory.held(), e.memory.limit }

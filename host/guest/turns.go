@@ -7,50 +7,48 @@ import (
 	"time"
 )
 
-// A guest that computes keeps one of the runtime's processors (a P) for itself.
-// When guests keep all of them, nothing asks the kernel which sockets are ready
-// but a thread that does so every 10 ms, and each call waits for that. So guests
-// compute in places, of which there are fewer than processors; and those that
-// compute for long have only some of the places, so that a call which is soon
-// done never waits for one that is not.
+// A guest that computes occupies one of the runtime's processors (a P). If guests
+// occupy all of them, only a thread that polls every 10 ms asks the kernel which
+// sockets are ready, and each call waits for that. So guests compute in places, of
+// which there are fewer than processors. Long-running calls may use only some of the
+// places, so that a short call never waits for a long one.
 
 const (
-	// spare is how many processors guests leave to the rest of the program.
+	// spare is the number of processors that guests leave to the rest of the program.
 	spare = 1
-	// shortPlaces is how many places there are, at least, for which calls do
-	// not compete that compute for long.
+	// shortPlaces is the minimum number of places that are closed to long-running
+	// calls.
 	shortPlaces = 2
-	// short is how long a call computes before it competes with those that
-	// compute for long.
+	// short is how long a call computes before it counts as long-running.
 	short = time.Millisecond
-	// quantum is how long a call computes before others that wait come first.
+	// quantum is how long a call computes before waiting calls take precedence.
 	quantum = 2 * time.Millisecond
-	// rest is how long a call waits, for input or an answer, for each unit of
-	// time of short that it gets back.
+	// rest is how long a call waits, for input or a response, to regain one unit of
+	// time of short.
 	rest = 16
 )
 
-// Processors is how many of the runtime's processors a program needs in which
-// guests may use all of cores, and still hinder nothing: for runtime.GOMAXPROCS.
+// Processors returns the value for runtime.GOMAXPROCS with which guests may use all of
+// cores without delaying the rest of the program.
 func Processors(cores int) int { return cores + max(shortPlaces, cores/4) + spare }
 
-// turns says which calls compute.
+// turns schedules the calls that compute.
 type turns struct {
 	spares bool // there are processors that guests do not use
-	places int  // for all calls
-	longs  int  // for those that compute for long; less than places where there are enough processors
+	places int  // total number of places
+	longs  int  // for long-running calls; less than places if there are enough processors
 
-	queued atomic.Int32 // calls that wait
+	queued atomic.Int32 // waiting calls
 
 	mu     sync.Mutex
 	taken  int     // places; guarded by mu
-	long   int     // of taken; guarded by mu
-	wait   [2]line // calls that were not computing yet, and those that were for long; guarded by mu
-	second bool    // the last that came from the lines was of the second; guarded by mu
+	long   int     // part of taken; guarded by mu
+	wait   [2]line // short calls, and long-running ones; guarded by mu
+	second bool    // the last call admitted from a line was long-running; guarded by mu
 }
 
-// newTurns makes the places for so many processors of the runtime: as Processors
-// counts them, where there are enough.
+// newTurns creates the places for a number of runtime processors: as Processors counts
+// them, if there are enough.
 func newTurns(processors int) *turns {
 	t := &turns{places: max(1, processors-spare), spares: processors > spare}
 	for t.longs = t.places; t.longs > 1 && Processors(t.longs) > processors; {
@@ -59,12 +57,12 @@ func newTurns(processors int) *turns {
 	return t
 }
 
-// line is the calls that wait for the same. The next is of the identity whose
-// turn was longest ago, and of its modules of the one whose turn was: so what
-// one of them gets does not depend on how many calls another makes.
+// line is a queue of calls. The next call belongs to the identity served least
+// recently, and to that identity's module served least recently: so the share of each
+// does not depend on how many calls another makes.
 type line struct{ identities []*waiting[*waiting[*waiter]] }
 
-// waiting is what waits under one name, the next first.
+// waiting is a queue under one name, in order.
 type waiting[T any] struct {
 	name string
 	list []T
@@ -90,7 +88,7 @@ func (l *line) push(identity, module string, t *waiter) {
 	w.list = append(w.list, t)
 }
 
-// pop takes out the next call. Who it is of goes to the end.
+// pop removes the next call. Its identity and module move to the end.
 func (l *line) pop() *waiter {
 	identity := l.identities[0]
 	module := identity.list[0]
@@ -101,7 +99,7 @@ func (l *line) pop() *waiter {
 	return t
 }
 
-// behind puts the first of list at its end, or, unless more of it wait, away.
+// behind moves the first element of list to the end, or removes it unless more.
 func behind[T any](list []T, more bool) []T {
 	first := list[0]
 	list = slices.Delete(list, 0, 1)
@@ -111,8 +109,8 @@ func behind[T any](list []T, more bool) []T {
 	return list
 }
 
-// remove takes a call out that does not wait any longer. It reports false when
-// its turn has come.
+// remove removes a call that no longer waits. It reports false if the call was already
+// admitted.
 func (l *line) remove(identity, module string, t *waiter) bool {
 	i := under(&l.identities, identity)
 	m := under(&i.list, module)
@@ -125,7 +123,7 @@ func (l *line) remove(identity, module string, t *waiter) bool {
 	return at >= 0
 }
 
-// take gives a call a place at once, or says how it waits for one.
+// take gives a call a place, or returns the waiter that waits for one.
 func (t *turns) take(long bool, identity, module string) *waiter {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -146,19 +144,19 @@ func index(long bool) int {
 	return 0
 }
 
-// free reports whether there is a place for a call. Call it with mu held.
+// free reports whether there is a place for a call. mu must be held.
 func (t *turns) free(long bool) bool {
 	return t.taken < t.places && (!long || t.long < t.longs)
 }
 
-// seat takes a place. Call it with mu held.
+// seat takes a place. mu must be held.
 func (t *turns) seat(long bool) {
 	t.taken++
 	t.long += index(long)
 }
 
-// leave gives a place to the next. The two lines come in turns, so that neither
-// many short calls keep a long one from going on nor long ones a short one.
+// leave passes a place to the next call. It alternates between the two lines, so that
+// neither short calls starve long-running ones nor the reverse.
 func (t *turns) leave(long bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -178,7 +176,7 @@ func (t *turns) leave(long bool) {
 	}
 }
 
-// forget is for a call that ended while it waited.
+// forget removes a call that ended while it waited.
 func (t *turns) forget(w *waiter, long bool, identity, module string) {
 	t.mu.Lock()
 	waits := t.wait[index(long)].remove(identity, module, w)
@@ -190,17 +188,17 @@ func (t *turns) forget(w *waiter, long bool, identity, module string) {
 	}
 }
 
-// place is that of one call.
+// place is the place of one call.
 type place struct {
 	has   bool
 	long  bool
-	since time.Time     // it has it, or came back from the end of a quantum
-	spent time.Duration // computing in places, less what it got back
-	left  time.Time     // when it last gave one back
+	since time.Time     // when it got the place, or its last quantum ended
+	spent time.Duration // time computing in places, less what it regained
+	left  time.Time     // when it last left a place
 }
 
-// compete takes care that a call which goes on computing may: it gets a place
-// when it has none, and gives its own to another whose turn it is.
+// compete is called for a call that continues computing: it gets a place for the call
+// if it has none, and passes its place on if it is another's turn.
 func (c *call) compete(now time.Time) {
 	p, t := &c.place, c.inst.m.e.turns
 	switch {
@@ -218,7 +216,7 @@ func (c *call) compete(now time.Time) {
 	case now.Sub(p.since) < quantum || t.queued.Load() == 0:
 		return
 	default:
-		// It waits behind those that wait already.
+		// It queues behind the calls that already wait.
 		c.pause()
 	}
 	identity, module := c.inv.Identity, c.inst.m.spec.Name
@@ -236,7 +234,7 @@ func (c *call) compete(now time.Time) {
 	c.meter.last, c.meter.yielded = now, now
 }
 
-// pause gives the place of a call back that does not compute for now, or ends.
+// pause leaves the place of a call that stops computing for now, or ends.
 func (c *call) pause() {
 	p := &c.place
 	if !p.has {

@@ -11,20 +11,20 @@ import (
 	"github.com/toold/toold/host/guest/folder"
 )
 
-// wasi is WASI preview 1, as far as an instance has it: its descriptors. It is ours,
-// and not wazero's, because what a guest did to it must be undone for the next call,
-// and because a guest that waits must stop waiting when its call ends.
+// wasi is an instance's state for WASI preview 1: its descriptors. wazero's
+// implementation is not used, because a guest's changes must be undone for the next
+// call, and because a guest that waits must stop waiting when its call ends.
 type wasi struct {
 	fds     []descriptor    // by number
 	folders []folder.Folder // those of the Mounts
-	files   int             // that are open
-	begun   bool            // it has the descriptors of a call
+	files   int             // number of open files
+	begun   bool            // it has a call's descriptors
 	changed bool            // a descriptor was opened, closed or moved
 	touched bool            // a file or a folder was used
 	exited  bool            // proc_exit was called
 }
 
-// Error numbers of WASI. Those of files are in package folder.
+// WASI's error numbers. Those for files are in package folder.
 const (
 	eOK          = 0
 	eBADF        = 8
@@ -41,7 +41,7 @@ const (
 
 // wasiFuncs lists all functions of preview 1.
 func wasiFuncs() []hostFunc {
-	// Parameters as letters: i is i32, l is i64. All answer an i32 but
+	// Parameters as letters: i is i32, l is i64. All functions return an i32, except
 	// proc_exit.
 	def := func(name, params string, fn func(c *call, s []uint64) uint64) hostFunc {
 		p := make(types, len(params))
@@ -53,7 +53,8 @@ func wasiFuncs() []hostFunc {
 		}
 		return hostFunc{wasiModule, name, always, p, types{i32}, func(c *call, s []uint64) { s[0] = fn(c, s) }}
 	}
-	// open makes a function that returns answer for an open descriptor, and eBADF for others.
+	// open makes a function that returns answer for an open descriptor, and eBADF for
+	// others.
 	open := func(answer uint64) func(c *call, s []uint64) uint64 {
 		return func(c *call, s []uint64) uint64 {
 			if c.descriptor(s[0]) == nil {
@@ -140,7 +141,7 @@ func wasiFuncs() []hostFunc {
 	return fns
 }
 
-// close makes a number stand for nothing.
+// close closes a descriptor and frees its number.
 func (w *wasi) close(d *descriptor) {
 	if d.kind == opened {
 		w.files--
@@ -149,7 +150,7 @@ func (w *wasi) close(d *descriptor) {
 	w.changed = true
 }
 
-// putSizes writes how many strings there are, and how long they are.
+// putSizes writes the number of strings and their total size.
 func (c *call) putSizes(s []uint64, all []string) uint64 {
 	n := 0
 	for _, e := range all {
@@ -161,7 +162,7 @@ func (c *call) putSizes(s []uint64, all []string) uint64 {
 	return eOK
 }
 
-// putStrings writes where each string is, and the strings.
+// putStrings writes the addresses of the strings, and the strings.
 func (c *call) putStrings(s []uint64, all []string) uint64 {
 	at, text := s[0], s[1]
 	for _, e := range all {
@@ -181,7 +182,7 @@ func schedYield(*call, []uint64) uint64 {
 	return eOK
 }
 
-// view answers n bytes of the guest's memory, or nil.
+// view returns n bytes of the guest's memory, or nil.
 func (c *call) view(ptr, n uint64) []byte {
 	mem := memory(c.guest)
 	if mem == nil {
@@ -215,7 +216,7 @@ func (c *call) put64(ptr uint64, v uint64) bool {
 	return true
 }
 
-// now returns a clock: 0 is the time of day, 1 never goes back.
+// now returns the time of a clock: 0 is the time of day, 1 is monotonic.
 func (c *call) now(clock uint64) (uint64, bool) {
 	switch uint32(clock) {
 	case 0:
@@ -236,8 +237,8 @@ func clockRes(c *call, s []uint64) uint64 {
 	return eOK
 }
 
-// knownClock refuses all but the two clocks; those of processes and threads as other
-// hosts do.
+// knownClock rejects all but the two clocks; it rejects process and thread clocks as
+// other hosts do.
 func knownClock(clock uint64) uint64 {
 	switch uint32(clock) {
 	case 0, 1:
@@ -264,7 +265,7 @@ func randomGet(c *call, s []uint64) uint64 {
 	if p == nil {
 		return eFAULT
 	}
-	for len(p) > 0 { // a gigabyte of it takes longer than an abort may
+	for len(p) > 0 { // a gigabyte at once would delay an abort for too long
 		n := min(len(p), 64<<10)
 		c.charge(uint64(n) * 16)
 		c.checkCanceled()
@@ -274,7 +275,7 @@ func randomGet(c *call, s []uint64) uint64 {
 	return eOK
 }
 
-// stderr keeps the beginning, for the message of a trap.
+// stderr keeps the beginning of the output, for the message of a trap.
 func (in *instance) stderr(p []byte) (int, error) {
 	in.said.Write(p)
 	if in.cmd != nil {
@@ -283,7 +284,8 @@ func (in *instance) stderr(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// stdout of what is no command is dropped.
+// stdout discards output, except that of a command. It logs a warning on the first
+// write.
 func (in *instance) stdout(p []byte) (int, error) {
 	if in.cmd != nil {
 		return output{&in.c, in.cmd.Stdout}.Write(p)
@@ -295,9 +297,8 @@ func (in *instance) stdout(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// pollOneoff waits for the earliest of some clocks, or for input; any other
-// descriptor is always ready. What a clock waits for may be a time of day, or
-// a time from now on.
+// pollOneoff waits for the earliest of several clocks, or for input; any other
+// descriptor is always ready. A clock's time may be absolute or relative.
 func pollOneoff(c *call, s []uint64) uint64 {
 	const (
 		subSize, eventSize = 48, 32
@@ -359,7 +360,7 @@ func pollOneoff(c *call, s []uint64) uint64 {
 	return eOK
 }
 
-// never is how long what only input ends may wait.
+// never is the wait for an event that only input can end.
 const never = time.Duration(1<<63 - 1)
 
 // pollEvent is a subscription of poll_oneoff, and how long it waits for its event.
@@ -368,11 +369,11 @@ type pollEvent struct {
 	errno uint16
 	kind  byte
 	wait  time.Duration
-	input bool   // of standard input
-	bytes uint64 // that there are at least
+	input bool   // on standard input
+	bytes uint64 // available, at least
 }
 
-// subscribe reads one subscription; ok: its kind is known.
+// subscribe reads one subscription. It reports whether its kind is known.
 func (c *call) subscribe(sub []byte) (e pollEvent, ok bool) {
 	e = pollEvent{user: binary.LittleEndian.Uint64(sub), kind: sub[8]}
 	switch e.kind {
