@@ -26,56 +26,56 @@ const (
 	secTag       = 13
 )
 
-// source is a module as it was read. Offsets are those in the input; function, table and global lists begin with what
-// is imported.
+// source is a module as read. Offsets are those in the input; lists of functions, tables and globals start with the
+// imported ones.
 type source struct {
 	in  []byte
 	lim Limits
 
 	types   []FuncType
-	known   int // how many of them may be referred to
+	known   int // types that may be referred to so far
 	imports []importEntry
-	funcs   []uint32 // index of each function's type
+	funcs   []uint32 // type index of each function
 	tables  []table
 	globals []global
 	exports []export
-	tags    []uint32 // index of each tag's type
+	tags    []uint32 // type index of each tag
 
 	importedFuncs, importedTables, importedGlobals int
 
 	memory         *memory
 	memoryImported bool
 
-	start     int // function, or -1
+	start     int // function index, or -1
 	elements  []element
 	elemCount int
-	dataCount int // -1: there is no such section
+	dataCount int // -1: no such section
 	data      []segment
 	code      []span
 
-	mayThrow  []bool            // which functions an exception may leave, and behind them whether one behind a reference is; nil: none
-	declared  []bool            // functions that occur outside of code, and that ref.func may therefore name
-	debug     map[string][]byte // the parts of DWARF that say lines; each once
-	debugSize int               // bytes of DWARF, which is not kept
-	codeStart int               // where the code section's content begins: what DWARF counts from
+	mayThrow  []bool            // functions that an exception may leave, followed by whether a function behind a reference is one; nil: none
+	declared  []bool            // functions that occur outside of code, so that ref.func may name them
+	debug     map[string][]byte // DWARF sections needed for lines; each once
+	debugSize int               // bytes of DWARF that is not kept
+	codeStart int               // start of the code section's content: the origin of DWARF addresses
 	codeEnd   int
 	nameSeen  bool
-	funcNames []span // the vectors of function names
+	funcNames []span // vectors of function names
 }
 
-// span is a part of the input.
+// span is a range of the input.
 type span struct{ start, end int }
 
 type importEntry struct {
 	module, name []byte
 	kind         External
-	desc         span   // the bytes that describe what is imported
+	desc         span   // description of the import
 	typ          uint32 // of a function
 }
 
 type table struct {
 	typ    ValueType
-	init   span // the expression of what is in it at first; empty: null
+	init   span // expression for the initial content; empty: null
 	min    uint32
 	max    uint32
 	hasMax bool
@@ -98,13 +98,13 @@ type export struct {
 	index uint32
 }
 
-// tagExternal is what a tag is among imports and exports.
+// tagExternal is the kind of a tag among imports and exports.
 const tagExternal External = 4
 
 type element struct {
 	prefix  uint32
 	table   uint32
-	offset  span // of an active one
+	offset  span // of an active segment
 	typ     ValueType
 	count   int
 	entries span
@@ -120,7 +120,7 @@ type segment struct {
 	bytes   span
 }
 
-// order says where a section may be: the data count comes before the code.
+// order returns the position of a section in the required order: the data count comes before the code.
 func order(id byte) int {
 	switch id {
 	case secDataCount:
@@ -132,7 +132,7 @@ func order(id byte) int {
 	}
 }
 
-// decode reads everything but the code of the functions.
+// decode reads everything except the code of the functions.
 func decode(in []byte, lim Limits) (*source, *Error) {
 	s := &source{in: in, lim: lim, start: -1, dataCount: -1}
 	if len(in) > lim.Size {
@@ -190,7 +190,7 @@ func decode(in []byte, lim Limits) (*source, *Error) {
 	return s, nil
 }
 
-// finish checks what spans sections.
+// finish makes the checks that span sections.
 func (s *source) finish(r *reader) {
 	at := len(s.in)
 	if n := len(s.funcs) - s.importedFuncs; n != len(s.code) {
@@ -288,7 +288,7 @@ func (s *source) typeSection(r *reader) {
 	}
 }
 
-// recursive begins types that refer to each other.
+// recursive starts a group of types that refer to each other.
 const recursive = 0x4e
 
 func (s *source) typeGroup(r *reader, n int) {
@@ -321,8 +321,8 @@ func (s *source) valueTypes(r *reader, what string) []ValueType {
 	return types
 }
 
-// valueType reads a value type, as what it is written: references to functions of a type are references to functions,
-// and what is never null may be.
+// valueType reads a value type and returns it as it is written: references to functions of a type become references to
+// any function, and non-nullable references become nullable.
 func (s *source) valueType(r *reader) ValueType {
 	at := r.p
 	switch t := ValueType(r.u8("value type")); {
@@ -347,7 +347,7 @@ func (s *source) refType(r *reader) ValueType {
 	return t
 }
 
-// heapType reads what something refers to.
+// heapType reads the type of a reference's target.
 func (s *source) heapType(r *reader) ValueType {
 	at := r.p
 	switch t := r.signed(33, "heap type"); {
@@ -437,7 +437,7 @@ func (s *source) importSection(r *reader) {
 	s.checkTables(r)
 }
 
-// foreign refuses what another module would have to write as we do.
+// foreign refuses types that another module would have to rewrite in the same way.
 func (s *source) foreign(r *reader, at int) {
 	if !r.more() {
 		return
@@ -523,7 +523,7 @@ func (s *source) tableType(r *reader) (t table) {
 	return
 }
 
-// checkTables bounds what all tables need at first.
+// checkTables limits the total initial size of all tables.
 func (s *source) checkTables(r *reader) {
 	var sum int64
 	for _, t := range s.tables {
@@ -534,7 +534,7 @@ func (s *source) checkTables(r *reader) {
 	}
 }
 
-// ownMemory is what limits calls a memory that the module has to itself.
+// ownMemory is the name in limits for a memory that the module does not share.
 const ownMemory = "own memory"
 
 func (s *source) memoryType(r *reader, what string) *memory {
@@ -606,13 +606,13 @@ func (s *source) exportSection(r *reader) {
 		} else if e.kind == Func {
 			s.declare(e.index)
 		}
-		if e.kind != tagExternal { // nobody else throws or catches
+		if e.kind != tagExternal { // no other module throws or catches
 			s.exports = append(s.exports, e)
 		}
 	}
 }
 
-// declare notes that code may take a reference to a function.
+// declare records that code may take a reference to a function.
 func (s *source) declare(f uint32) {
 	if s.declared == nil {
 		s.declared = make([]bool, len(s.funcs))
@@ -738,7 +738,7 @@ func (s *source) dataSection(r *reader) {
 	}
 }
 
-// constant is what a constant expression gives. Its value is only known, and only for integers, when it reads no
+// constant is the result of a constant expression. Its value is known only for integers, and only if it reads no
 // global.
 type constant struct {
 	typ   ValueType
@@ -746,8 +746,8 @@ type constant struct {
 	known bool
 }
 
-// constExpr reads a constant expression, up to and with its end, that may read the first globals of the module. The
-// types of its operands are checked, and the functions that it names are declared.
+// constExpr reads a constant expression up to and including its end. It may read the first globals of the module. It
+// checks the types of the operands and declares the functions that the expression names.
 func (s *source) constExpr(r *reader, globals int) constant {
 	var room [4]constant
 	stack := room[:0]
@@ -853,7 +853,7 @@ func (s *source) custom(r *reader) {
 	r.p = r.end
 }
 
-// names reads the name section. Only the names of functions are kept: they are what a trap shows.
+// names reads the name section. It keeps only the names of functions, which traps show.
 func (s *source) names(r *reader) {
 	for r.more() {
 		id := r.u8("part of name section")
@@ -891,7 +891,7 @@ func (s *source) names(r *reader) {
 	}
 }
 
-// nameMap reads indices with their names.
+// nameMap reads a list of indexes and names.
 func nameMap(r *reader, each func(index uint32, name []byte)) {
 	for range r.count(len(r.b), "names") {
 		i := r.u32("index of name")

@@ -9,17 +9,17 @@ import (
 	"strings"
 )
 
-// What a module says of its sources, in DWARF 2 to 5, is read here as far as lines and inlined functions go.
-// debug/dwarf is not made for what strangers write: one number in a header has it allocate more than there is, which
-// nothing recovers from, others keep it busy for hours. Here each step is counted, and none reads more than a name.
+// This file reads a module's DWARF, versions 2 to 5, as far as needed for lines and inlined functions. debug/dwarf is
+// not made for untrusted input: a number in a header makes it allocate more memory than there is, which is not
+// recoverable, and other input keeps it busy for hours. Here every step is counted, and none reads more than a name.
 
-// Bounds of what is read. The largest module that is taken, all of it DWARF, has some 30 million attributes.
+// Limits on what is read. The largest accepted module, if all of it is DWARF, has about 30 million attributes.
 const (
 	dwarfSteps     = 32_000_000
 	dwarfRows      = 2_000_000
 	dwarfIntervals = 1_000_000
-	dwarfDepth     = 512 // entries within each other
-	inlineDepth    = 32  // functions inlined into each other that are told
+	dwarfDepth     = 512 // nested entries
+	inlineDepth    = 32  // nested inlined functions that are reported
 	dwarfName      = 1024
 )
 
@@ -28,7 +28,7 @@ var (
 	errDWARFSize = errors.New("read DWARF: it is too large")
 )
 
-// cursor reads little endian numbers. After the first fault all further reads give zero, and bad stays.
+// cursor reads little-endian numbers. After the first error all further reads return zero, and bad stays set.
 type cursor struct {
 	b   []byte
 	p   int
@@ -106,7 +106,7 @@ func (c *cursor) sleb() (v int64) {
 	return 0
 }
 
-// text reads up to and with a zero byte, and gives what is before it.
+// text reads up to and including a zero byte, and returns the bytes before it.
 func (c *cursor) text() []byte {
 	if c.bad {
 		return nil
@@ -120,7 +120,7 @@ func (c *cursor) text() []byte {
 	return c.b[c.p-n-1 : c.p-1]
 }
 
-// textAt is the text at an offset in a section, cut off where it is longer than any name.
+// textAt returns the text at an offset in a section, truncated if it is longer than any name.
 func textAt(section []byte, at uint64) []byte {
 	if at >= uint64(len(section)) {
 		return nil
@@ -132,7 +132,7 @@ func textAt(section []byte, at uint64) []byte {
 	return b
 }
 
-// Attributes, tags and forms that matter here, as DWARF numbers them.
+// The DWARF attributes, tags and forms that are used here.
 const (
 	atName           = 0x03
 	atStmtList       = 0x10
@@ -156,7 +156,7 @@ const (
 	formIndirect = 0x16
 )
 
-// value is what an attribute says.
+// value is the value of an attribute.
 type value struct {
 	kind uint8
 	n    uint64
@@ -164,15 +164,15 @@ type value struct {
 
 const (
 	valNone     = iota
-	valNumber   // also an offset in another section
+	valNumber   // or an offset in another section
 	valAddr     //
-	valAddrX    // an index in .debug_addr
-	valText     // an offset in .debug_info, and so on
-	valStrp     // in .debug_str
-	valLineStrp // in .debug_line_str
-	valStrX     // an index in .debug_str_offsets
-	valRef      // an offset in .debug_info
-	valRnglistX // an index in .debug_rnglists
+	valAddrX    // index in .debug_addr
+	valText     // offset in .debug_info; similarly below
+	valStrp     // .debug_str
+	valLineStrp // .debug_line_str
+	valStrX     // index in .debug_str_offsets
+	valRef      // offset in .debug_info
+	valRnglistX // index in .debug_rnglists
 )
 
 type attr struct {
@@ -191,52 +191,52 @@ type unit struct {
 	start, end   int // in .debug_info
 	version      int
 	abbrevs      map[uint64]*abbrev
-	lines        int64 // its line program in .debug_line, or -1
+	lines        int64 // line program in .debug_line, or -1
 	low          uint64
 	strOffsets   uint64
 	addrBase     uint64
 	rnglistsBase uint64
 }
 
-// inlined is a range of code that comes from a function that was inlined.
+// inlined is a range of code that comes from an inlined function.
 type inlined struct {
 	lo, hi     uint32
 	depth      int32
 	unit       int32
 	origin     uint32 // the function, in .debug_info
-	file, line uint32 // of the call, by the unit's line program
+	file, line uint32 // of the call, in the unit's line program
 }
 
-// row says where code from an address on comes from.
+// row gives the source of the code from an address on.
 type row struct {
 	addr uint32
 	line uint32
-	file int32 // in reading.files, or one of the following
+	file int32 // in reading.files, or one of the constants below
 }
 
 const (
-	noFile  = -1 // it is of no line
+	noFile  = -1 // it belongs to no line
 	nowhere = -2 // no code of a known function follows
 )
 
-// reading is DWARF being read.
+// reading is the state of reading DWARF.
 type reading struct {
 	d       *Debug
 	steps   int
 	units   []unit
 	tables  map[uint64]map[uint64]*abbrev
-	dirs    map[int64][]byte // where the compiler ran, by line program
+	dirs    map[int64][]byte // compilation directories, by line program
 	inlines []inlined
 	rows    []row
 	files   []string
 	fileID  map[string]int32
-	program map[int64][]int32 // files of a line program
+	program map[int64][]int32 // files of each line program
 	names   map[uint32]string
 }
 
 func (r *reading) section(name string) []byte { return r.d.sections[name] }
 
-// step counts what was done and reports whether there may be more.
+// step counts n units of work and reports whether more is allowed.
 func (r *reading) step(n int) bool {
 	r.steps -= n
 	return r.steps > 0
@@ -248,7 +248,7 @@ func (r *reading) unitsOf() error {
 	for len(c.b)-c.p >= 4 {
 		u := unit{start: c.p, lines: -1}
 		n := c.u32()
-		if n > uint64(len(c.b)-c.p) { // also where it says that it is of the 64-bit format
+		if n > uint64(len(c.b)-c.p) { // or the length announces the 64-bit format
 			return errDWARF
 		}
 		u.end = c.p + int(n)
@@ -262,7 +262,7 @@ func (r *reading) unitsOf() error {
 		if c.bad || u.version < 2 || u.version > 5 {
 			return errDWARF
 		}
-		if size == 4 && kind == 1 { // not types, not what is in another file
+		if size == 4 && kind == 1 { // not type units, not units in another file
 			var err error
 			if u.abbrevs, err = r.abbrevsAt(table); err != nil {
 				return err
@@ -321,7 +321,7 @@ func (r *reading) abbrevsAt(at uint64) (map[uint64]*abbrev, error) {
 	return t, nil
 }
 
-// entry is what matters of one entry of .debug_info.
+// entry holds the relevant attributes of an entry of .debug_info.
 type entry struct {
 	tag                        uint32
 	name, linkage, dir, ranges value
@@ -332,7 +332,7 @@ type entry struct {
 	children                   bool
 }
 
-// entryAt reads the entry at the cursor. The end of a list of entries gives nil.
+// entryAt reads the entry at the cursor. It returns nil at the end of a list of entries.
 func (r *reading) entryAt(c *cursor, u *unit) (*entry, error) {
 	code := c.uleb()
 	if c.bad {
@@ -387,7 +387,7 @@ func (r *reading) entryAt(c *cursor, u *unit) (*entry, error) {
 	return e, nil
 }
 
-// form reads a value.
+// form reads a value in the given form.
 func (c *cursor) form(form uint32, implicit int64, u *unit) value {
 	if form == formIndirect {
 		form = uint32(c.uleb())
@@ -446,7 +446,7 @@ func (c *cursor) form(form uint32, implicit int64, u *unit) value {
 		return value{valRef, uint64(u.start) + c.u64()}
 	case 0x15:
 		return value{valRef, uint64(u.start) + c.uleb()}
-	case 0x1c, 0x1d, 0x1f20, 0x1f21: // of other files
+	case 0x1c, 0x1d, 0x1f20, 0x1f21: // in other files
 		c.u32()
 	case 0x20, 0x24:
 		c.u64()
@@ -462,7 +462,7 @@ func (c *cursor) form(form uint32, implicit int64, u *unit) value {
 	return value{}
 }
 
-// textOf is a text, or nil.
+// textOf returns the text of a value, or nil.
 func (r *reading) textOf(v value, u *unit) []byte {
 	switch v.kind {
 	case valText:
@@ -496,12 +496,12 @@ func (r *reading) addrOf(v value, u *unit) (addr uint64, ok bool) {
 	return 0, false
 }
 
-// entries reads the entries of a unit, from its first on.
+// entries reads the entries of a unit, starting with its first.
 func (r *reading) entries(n, at int) error {
 	u := &r.units[n]
 	c := cursor{b: r.section(".debug_info")[:u.end], p: at}
 	depth := 0
-	// How many functions are inlined into each other, by depth of entries.
+	// The number of nested inlined functions, by depth of entries.
 	var inner [dwarfDepth]int32
 	for c.p < u.end {
 		at := c.p
@@ -556,7 +556,7 @@ func (r *reading) entries(n, at int) error {
 	return nil
 }
 
-// ranges gives the ranges of addresses that an entry covers. What is wrong with one list ends the list.
+// ranges calls each for the ranges of addresses that an entry covers. An error in a list ends only that list.
 func (r *reading) ranges(e *entry, u *unit, each func(lo, hi uint64)) error {
 	if low, ok := r.addrOf(e.low, u); ok && e.ranges.kind == valNone {
 		if high, ok := r.addrOf(e.high, u); ok {
@@ -634,7 +634,7 @@ func (r *reading) ranges(e *entry, u *unit, each func(lo, hi uint64)) error {
 	return errDWARFSize
 }
 
-// nameOf is the name of the function at an offset in .debug_info, or "".
+// nameOf returns the name of the function at an offset in .debug_info, or "".
 func (r *reading) nameOf(at uint32) string {
 	if name, ok := r.names[at]; ok {
 		return name
@@ -653,15 +653,15 @@ func (r *reading) nameOf(at uint32) string {
 		if !found {
 			break
 		}
-		u := r.units[i] // a copy: an entry that is read out of its place may say anything
+		u := r.units[i] // a copy: an entry read out of place may contain anything
 		c := cursor{b: r.section(".debug_info")[:u.end], p: int(next)}
 		e, err := r.entryAt(&c, &u)
 		if err != nil || e == nil {
 			break
 		}
-		// Rust's names say the module of a function only when they are mangled.
+		// In Rust, only mangled names include a function's module.
 		if linkage := string(r.textOf(e.linkage, &u)); isRust(linkage) {
-			name = linkage[:min(len(linkage), 200)] // what follows is of what it was made for
+			name = linkage[:min(len(linkage), 200)] // the rest is type arguments
 			break
 		}
 		if n := r.textOf(e.name, &u); len(n) > 0 {
@@ -683,7 +683,7 @@ func isRust(name string) bool {
 	return strings.HasPrefix(name, "_R") || strings.HasPrefix(name, "_ZN") && len(name) > 20 && name[len(name)-20:len(name)-17] == "17h"
 }
 
-// printable is text in which nothing moves a cursor or ends a line.
+// printable returns the text without characters that move a cursor or end a line.
 func printable(s string) string {
 	return strings.Map(func(c rune) rune {
 		if c < ' ' || c == 0x7f {
@@ -729,9 +729,9 @@ func (r *reading) lineProgram(at int64, c cursor) error {
 	start := uint64(c.p) + length
 	least := c.u8()
 	if version >= 4 {
-		c.u8() // operations of an instruction: 1 where there are no bundles of them
+		c.u8() // operations per instruction: 1 unless they are bundled
 	}
-	c.u8() // whether rows are statements at first
+	c.u8() // whether rows are initially statements
 	base, width, first := int64(int8(c.u8())), c.u8(), c.u8()
 	lengths := c.take(max(first, 1) - 1)
 	if c.bad || width == 0 || first == 0 || start > uint64(len(c.b)) {
@@ -778,8 +778,8 @@ func (r *reading) lineProgram(at int64, c cursor) error {
 			n := c.uleb()
 			next := uint64(c.p) + min(n, 1<<32)
 			switch c.u8() {
-			case 1: // the end of a sequence
-				// A function that the linker left out is where no function can be.
+			case 1: // end of a sequence
+				// Functions that the linker removed are at addresses where no function can be.
 				if begin < len(r.rows) && r.rows[begin].addr > 0 && r.rows[begin].addr < uint32(r.d.code) {
 					r.rows = append(r.rows, row{r.within(addr), 0, nowhere})
 				} else {
@@ -825,10 +825,10 @@ func (r *reading) lineProgram(at int64, c cursor) error {
 	return nil
 }
 
-// within is an address, or the end of the code.
+// within limits an address to the end of the code.
 func (r *reading) within(addr uint64) uint32 { return uint32(min(addr, uint64(r.d.code))) }
 
-// filesOld reads the files of a line program up to version 4; they are numbered from 1.
+// filesOld reads the files of a line program up to version 4, which are numbered from 1.
 func (r *reading) filesOld(c *cursor, comp []byte) ([]int32, error) {
 	dirs := []string{""}
 	for {
@@ -865,8 +865,8 @@ func (r *reading) filesOld(c *cursor, comp []byte) ([]int32, error) {
 	return files, nil
 }
 
-// filesNew reads the files of a line program of version 5; they are numbered from 0, as the folders are, of which the
-// first is where the compiler ran.
+// filesNew reads the files of a version 5 line program. Files and folders are numbered from 0; the first folder is the
+// compilation directory.
 func (r *reading) filesNew(c *cursor, comp []byte) ([]int32, error) {
 	type pair struct{ what, form uint64 }
 	list := func(each func(path []byte, dir uint64)) error {
@@ -892,7 +892,7 @@ func (r *reading) filesNew(c *cursor, comp []byte) ([]int32, error) {
 					dir = v.n
 				}
 			}
-			// What takes no room could be there any number of times.
+			// Entries that take no space could be repeated any number of times.
 			if c.bad || c.p == before || !r.step(1+len(pairs)) {
 				return errDWARF
 			}
@@ -921,7 +921,7 @@ func (r *reading) filesNew(c *cursor, comp []byte) ([]int32, error) {
 	return files, nil
 }
 
-// file numbers a file by the name under which it is told.
+// file returns the number of a file, by the name shown to users.
 func (r *reading) file(root, dir, name string) int32 {
 	if !strings.HasPrefix(name, "/") && dir != "" {
 		name = dir + "/" + name
@@ -936,8 +936,8 @@ func (r *reading) file(root, dir, name string) int32 {
 	return id
 }
 
-// short is a file as its author knows it: relative to the project, for a library from its own name on. What is left of
-// others is the base name, since the folders of the machine that built it are nobody's business.
+// short returns a file's name as its author knows it: relative to the project or, for a library, starting with the
+// library's name. Otherwise it returns the base name, since the folders of the build machine are private.
 func short(root, name string) string {
 	name = strings.ReplaceAll(name, `\`, "/")
 	root = strings.ReplaceAll(root, `\`, "/")
@@ -961,11 +961,11 @@ func short(root, name string) string {
 		name = path.Base(name)
 		name = name[max(0, len(name)-100):]
 	}
-	if name == "/" { // nothing but a folder
+	if name == "/" { // only a folder
 		name = "?"
 	}
 	return printable(name)
 }
 
-// rustLibrary is before the names of files of Rust's own library.
+// rustLibrary is the prefix for file names of Rust's standard library.
 const rustLibrary = "rust:"

@@ -1,13 +1,13 @@
 package wasm
 
-// Rewrite reads a module strictly and writes it anew: metered, restorable, bounded. The error is an *Error. Parts of
-// the result alias module, which must not change while they are in use.
+// Rewrite reads a module strictly and writes it in metered, restorable and bounded form. The error is an *Error. Parts
+// of the result alias module, which must not change while they are in use.
 func Rewrite(module []byte, lim Limits) (*Module, error) {
 	src, err := decode(module, lim.withDefaults())
 	if err != nil {
 		return nil, err
 	}
-	// First it is seen which functions are leaves, since their callers pay for them. The writer reads all code.
+	// First find the leaf functions, since their callers pay for them. The writer reads all code.
 	s := &scan{src: src, leaf: make([]uint8, len(src.funcs))}
 	if err := s.findThrowers(); err != nil {
 		return nil, err
@@ -46,41 +46,41 @@ type writer struct {
 
 	importType uint32 // of ImportRefill, () -> ()
 	refill     uint32 // function
-	fuel       uint32 // global, and so on
+	fuel       uint32 // global, as are the following
 	dirty      uint32
-	shadows    uint32 // of the first of kept
-	refs       uint32 // of the first of scan.refs
+	shadows    uint32 // first shadow of kept
+	refs       uint32 // first of scan.refs
 	kept       []uint32
 
-	exception uint32            // the global that says what is on its way
+	exception uint32            // global that holds the pending exception
 	values    []uint32          // the first global of each tag
-	outer     map[uint32]uint32 // what stands for exported functions that throw
+	outer     map[uint32]uint32 // wrappers of exported functions that throw
 
 	helpers []helper
-	// Functions among the helpers, made when code first needs them, and 0 before.
+	// Helper functions, created when code first needs them, and 0 before.
 	fill, copy, grow, payBytes, payEntries uint32
 	capture, rethrow, hold                 uint32
 	inits                                  map[uint32]uint32 // by segment
 
-	strip    bool              // active data is taken out
-	segments []int             // those that stay
+	strip    bool              // active data is removed
+	segments []int             // those that remain
 	segment  map[uint32]uint32 // new position of a segment
 
 	maxPages uint32
 	tables   []table
 
-	moves []move // of code, when the module says lines
+	moves []move // of code, if the module has line information
 }
 
-// helper is a function that is added.
+// helper is an added function.
 type helper struct {
 	typ    uint32
 	export string
-	locals []byte // as in a function body
+	locals []byte // encoded as in a function body
 	code   []byte // without the final end
 }
 
-// Types that are added, in this order.
+// Added types, in this order.
 const (
 	typeNone    = iota // () -> ()
 	typeThree          // (i32, i32, i32) -> ()
@@ -112,7 +112,7 @@ var addedTypeBytes = [addedTypes][]byte{
 	{0x60, 1, byte(FuncRef), 0},
 }
 
-// addedImports are what a module imports from ImportModule, with their types.
+// addedImports are the imports from ImportModule, with their types.
 var addedImports = [addedWithTags]struct {
 	name string
 	typ  uint32
@@ -121,7 +121,7 @@ var addedImports = [addedWithTags]struct {
 	{ImportValueOf, typeValueOf}, {ImportUncaught, typeNone},
 }
 
-// addedImports is how many of them a module has.
+// addedImports returns how many of them a module has.
 func (s *source) addedImports() uint32 {
 	if len(s.tags) > 0 {
 		return addedWithTags
@@ -129,7 +129,7 @@ func (s *source) addedImports() uint32 {
 	return 1
 }
 
-// plan decides on what is added and where.
+// plan decides what is added, and where.
 func (w *writer) plan() {
 	src := w.src
 	w.importType = uint32(len(src.types))
@@ -149,7 +149,7 @@ func (w *writer) plan() {
 	w.inits = make(map[uint32]uint32)
 }
 
-// once is a helper that is made at its first use.
+// once returns a helper, creating it at its first use.
 func (w *writer) once(f *uint32, typ uint32, code func() []byte) uint32 {
 	if *f == 0 {
 		*f = w.help(typ, "", nil, code())
@@ -167,7 +167,7 @@ func (w *writer) helpCopy() uint32 {
 
 func (w *writer) helpGrow() uint32 { return w.once(&w.grow, typeSame, w.growCode) }
 
-// helpInit is what does memory.init of a long segment; there is none of others.
+// helpInit returns the helper for memory.init of a long segment; other segments have none.
 func (w *writer) helpInit(seg uint32) (f uint32, ok bool) {
 	d := &w.src.data[seg]
 	if !d.passive || d.bytes.end-d.bytes.start <= piece {
@@ -191,7 +191,7 @@ func (w *writer) helpPayEntries() uint32 {
 	})
 }
 
-// helpExports adds the helpers that are exported.
+// helpExports adds the exported helpers.
 func (w *writer) helpExports() {
 	src := w.src
 	for _, e := range src.exports {
@@ -219,12 +219,12 @@ func (w *writer) helpOf(typ uint32, export string, locals, code []byte) uint32 {
 	return w.helper(len(w.helpers) - 1)
 }
 
-// helper is the index of a function that was added.
+// helper returns the index of an added function.
 func (w *writer) helper(n int) uint32 {
 	return uint32(len(w.src.funcs)+n) + w.src.addedImports()
 }
 
-// moved is the new index of a function of the original.
+// moved returns the new index of an original function.
 func (w *writer) moved(f uint32) uint32 {
 	if f >= w.refill {
 		return f + w.src.addedImports()
@@ -232,8 +232,8 @@ func (w *writer) moved(f uint32) uint32 {
 	return f
 }
 
-// planData decides on the data segments. Active ones are taken out when their offsets are known; what code still
-// says of them is said of one empty segment, since an active segment is empty once it was applied.
+// planData decides how data segments are written. Active segments are removed if their offsets are known. Remaining
+// references to them in code become references to one empty segment, since an active segment is empty once applied.
 func (w *writer) planData() {
 	src := w.src
 	w.strip = !src.memoryImported
@@ -251,10 +251,10 @@ func (w *writer) planData() {
 	}
 }
 
-// emptySegment stands among segments for all that were taken out.
+// emptySegment stands for all removed segments.
 const emptySegment = -1
 
-// segmentOf is the new position of a segment that code names. Passive ones that no code names are left out.
+// segmentOf returns the new position of a segment named in code. Passive segments that no code names are omitted.
 func (w *writer) segmentOf(seg uint32) uint32 {
 	at, ok := w.segment[seg]
 	if ok {
@@ -262,7 +262,7 @@ func (w *writer) segmentOf(seg uint32) uint32 {
 	}
 	stays := int(seg)
 	if !w.src.data[seg].passive {
-		const all = 1<<32 - 1 // a number that no segment has
+		const all = 1<<32 - 1 // not a segment number
 		if at, ok := w.segment[all]; ok {
 			return at
 		}
@@ -297,7 +297,8 @@ func (w *writer) planLimits() {
 	}
 }
 
-// section writes a section with the given content. Its size is in five bytes, so that it can be filled in afterwards.
+// section writes a section with the given content. The size is encoded in five bytes so that it can be filled in
+// later.
 func (w *writer) section(id byte, content func()) {
 	w.out = append(w.out, id)
 	at := len(w.out)
@@ -306,7 +307,7 @@ func (w *writer) section(id byte, content func()) {
 	putPadded(w.out[at:], uint32(len(w.out)-at-5))
 }
 
-// putPadded writes v in unsigned LEB128 in five bytes.
+// putPadded writes v as unsigned LEB128 in five bytes.
 func putPadded(b []byte, v uint32) {
 	for i := range 4 {
 		b[i] = byte(v) | 0x80
@@ -330,7 +331,7 @@ func (w *writer) module() (*Module, error) {
 	src := w.src
 	size := len(src.in) - src.debugSize
 	w.out = make([]byte, 0, size+size/4+1024)
-	// Code comes first, since it says what else there must be.
+	// Code comes first, since it determines what else is needed.
 	if err := w.bodies(); err != nil {
 		return nil, err
 	}
@@ -427,7 +428,7 @@ func (w *writer) module() (*Module, error) {
 	return m, nil
 }
 
-// constExpr copies constant expressions, with the functions that they name moved.
+// constExpr copies constant expressions with the indexes of functions adjusted.
 func (w *writer) constExpr(s span) {
 	r := &reader{b: w.src.in, p: s.start, end: s.end}
 	from := r.p
@@ -461,7 +462,7 @@ func (w *writer) constExpr(s span) {
 	w.copied(span{from, s.end})
 }
 
-// zero is the constant expression of a type's zero or null.
+// zero returns a constant expression for a type's zero or null.
 func zero(t ValueType) []byte {
 	switch t {
 	case FuncRef, ExternRef:
@@ -563,7 +564,7 @@ func (w *writer) elementSection() {
 		}
 		w.u32(uint32(e.count))
 		if e.exprs() {
-			w.constExpr(e.entries) // all of them: they need not be told apart
+			w.constExpr(e.entries) // all at once: they need not be distinguished
 			continue
 		}
 		r := &reader{b: w.src.in, p: e.entries.start, end: e.entries.end}
@@ -617,7 +618,7 @@ func (w *writer) nameSection() {
 	})
 }
 
-// cut shortens a name to at most n bytes of whole characters.
+// cut truncates a name to at most n bytes of whole characters.
 func cut(name []byte, n int) []byte {
 	if len(name) <= n {
 		return name
@@ -628,8 +629,8 @@ func cut(name []byte, n int) []byte {
 	return name[:n]
 }
 
-// instanceBytes is Module.InstanceBytes: 8 bytes for a reference, 16 for a global. A table that grows is copied to
-// where there is room for a quarter more than it needs, or for twice as much.
+// instanceBytes returns Module.InstanceBytes: 8 bytes for a reference, 16 for a global. A table that grows is copied
+// to space for a quarter more than it needs, or for twice as much.
 func (w *writer) instanceBytes() int64 {
 	entries := int64(w.src.elemCount)
 	for _, t := range w.tables {
@@ -676,7 +677,7 @@ func (w *writer) describe(m *Module) {
 	}
 }
 
-// bodies writes the bodies of the original's functions.
+// bodies writes the bodies of the original functions.
 func (w *writer) bodies() *Error {
 	var body []byte
 	for n := range w.src.code {
@@ -691,7 +692,7 @@ func (w *writer) bodies() *Error {
 			w.moves[first+i].to += uint32(len(w.out))
 		}
 		w.u8(body...)
-		// A branch of four bytes may become one of thirty.
+		// A four-byte branch may become thirty bytes.
 		if grown := w.src.lim.Size + w.src.lim.Size/2 + 1<<20; len(w.out) > grown {
 			return &Error{w.src.code[n].start, TooLarge, "have code that is too long when metered"}
 		}
@@ -748,7 +749,7 @@ func (w *writer) body(b []byte) []byte {
 	return append(b, w.src.in[from:s.body.end]...)
 }
 
-// check appends code that takes a fixed amount of fuel, and the branch backward that it stands for.
+// check appends code that takes a fixed amount of fuel, and the backward branch that it replaces.
 func (w *writer) check(b []byte, c check) []byte {
 	label := c.label
 	if c.kind == checkBranch {
@@ -761,7 +762,7 @@ func (w *writer) check(b []byte, c check) []byte {
 	if c.kind == checkHere {
 		return w.otherwise(b)
 	}
-	// The branch that is not for refilling must come first: the compiler puts it where it costs least.
+	// The branch that skips the refill must come first: the compiler puts it where it costs least.
 	b = appendU32(append(b, opBrIf), label)
 	b = appendU32(append(b, opCall), w.refill)
 	b = appendU32(append(b, opBr), label)
@@ -771,10 +772,10 @@ func (w *writer) check(b []byte, c check) []byte {
 	return b
 }
 
-// take appends code that subtracts the i64 on top of the stack from the fuel, which is below it.
+// take appends code that subtracts the i64 on top of the stack from the fuel below it.
 func (w *writer) take(b []byte) []byte { return w.otherwise(w.takeHalf(b)) }
 
-// takeHalf is the first half of take: it leaves whether there is fuel left.
+// takeHalf appends the first half of take, which leaves whether there is fuel left.
 func (w *writer) takeHalf(b []byte) []byte {
 	b = append(b, 0x7d) // i64.sub
 	b = appendU32(append(b, opGlobalSet), w.fuel)
@@ -782,8 +783,8 @@ func (w *writer) takeHalf(b []byte) []byte {
 	return append(b, opI64Const, 0, 0x59) // i64.ge_s
 }
 
-// otherwise appends the refill when there is none. It has to be the else: wazero's compiler keeps values in registers
-// at the end of both branches as the first one left them, and a call leaves none.
+// otherwise appends the refill for when no fuel is left. It has to be the else branch: at the end of both branches
+// wazero's compiler keeps values in registers as the first one left them, and a call leaves none.
 func (w *writer) otherwise(b []byte) []byte {
 	b = append(b, opIf, 0x40, opElse)
 	b = appendU32(append(b, opCall), w.refill)
@@ -822,7 +823,7 @@ func (w *writer) edit(b []byte, e edit) []byte {
 	case editReturnCall:
 		return appendU32(append(b, opReturnCall), e.arg)
 	case editRefFunc:
-		// wazero keeps what each ref.func gives for as long as the module lives; a global is evaluated once.
+		// wazero keeps the result of each ref.func as long as the module lives; a global is evaluated once.
 		return appendU32(append(b, opGlobalGet), w.refs+uint32(w.scan.refAt[e.arg]))
 	case editFill:
 		return call(w.helpFill())

@@ -2,30 +2,30 @@ package wasm
 
 import "slices"
 
-// Exceptions are written as what every engine runs well: a global that says which exception is on its way, globals for
-// its values, and a look at them after each call that may throw. A try_table becomes a block; a throw, a branch to where
-// it is caught, or a return. Engines that know exceptions copy the stack at each try_table and keep what was thrown
-// where their collector of garbage does not look, which an untrusted module must not be able to ask for.
+// Exceptions are rewritten to code that every engine runs well: a global for the pending exception, globals for its
+// values, and a check after each call that may throw. A try_table becomes a block; a throw becomes a branch to its
+// handler or a return. Engines with native exceptions copy the stack at each try_table and keep exceptions where their
+// garbage collector does not look, which an untrusted module must not be able to trigger.
 //
-// What exnref holds is a number of the host's (see ImportCaught); its type becomes externref.
+// An exnref is a number assigned by the host (see ImportCaught); its type becomes externref.
 
-// What a module with tags imports from ImportModule, beside ImportRefill.
+// Imports from ImportModule of a module with tags, in addition to ImportRefill.
 const (
-	// ImportCaught is (tag i32) -> (externref): it makes an exnref of the tag and the values that ImportValue was
-	// called with since, low half first, and forgets these. Equal numbers of values come with equal tags.
+	// ImportCaught is (tag i32) -> (externref): it makes an exnref from the tag and the values passed to ImportValue
+	// since the last call, low half first, and clears these values. The number of values depends only on the tag.
 	ImportCaught = "caught"
 	// ImportValue is (i64) -> ().
 	ImportValue = "value"
-	// ImportTag is (externref) -> (i32): the tag that ImportCaught was given. It must end the call if the reference is
-	// null, as the instruction throw_ref does.
+	// ImportTag is (externref) -> (i32): the tag that was passed to ImportCaught. It must end the call if the
+	// reference is null, as throw_ref does.
 	ImportTag = "tag"
-	// ImportValueOf is (externref, position i32) -> (i64): a value that ImportCaught kept.
+	// ImportValueOf is (externref, position i32) -> (i64): a value stored by ImportCaught.
 	ImportValueOf = "value_of"
 	// ImportUncaught is () -> (): it must end the call. An exception left an exported function.
 	ImportUncaught = "uncaught"
 )
 
-// Their positions after that of ImportRefill.
+// Their positions after ImportRefill.
 const (
 	addRefill = iota
 	addCaught
@@ -33,17 +33,17 @@ const (
 	addTag
 	addValueOf
 	addUncaught
-	addedWithTags // how many a module with tags has
+	addedWithTags // number of added imports of a module with tags
 )
 
-// exnRef is how the binary format encodes exnref. Once read it is ExternRef.
+// exnRef is the binary encoding of exnref. Once read it is ExternRef.
 const exnRef = 0x69
 
-// clause is where a try_table catches what.
+// clause is a catch clause of a try_table.
 type clause struct {
 	tag   int32 // anyTag for all
-	ref   bool  // the exception itself is handed over, too
-	frame int32 // the block that it branches to, by height
+	ref   bool  // the exception itself is passed too
+	frame int32 // target block, by height
 }
 
 const anyTag = -1
@@ -55,21 +55,21 @@ type landing struct {
 	label uint32
 }
 
-// thrower is what one function may throw through: itself, functions that it calls, and tables.
+// thrower lists the sources of exceptions in a function: itself, functions that it calls, and tables.
 type thrower struct {
 	throws, indirect bool
 	calls            []uint32
 }
 
-// findThrowers reads all code to know which functions may be left by an exception. src.mayThrow has those, and
-// src.tableThrows says whether a function that code has a reference to is one.
+// findThrowers reads all code to find the functions that an exception may leave. It stores them in src.mayThrow, with
+// an additional last entry for functions that code has references to.
 func (s *scan) findThrowers() *Error {
 	src := s.src
 	if len(src.tags) == 0 {
 		return nil
 	}
 	callers := make([][]uint32, len(src.funcs)+1)
-	indirect := uint32(len(src.funcs)) // stands for all that references lead to
+	indirect := uint32(len(src.funcs)) // stands for all functions behind references
 	src.mayThrow = make([]bool, len(src.funcs)+1)
 	var queue []uint32
 	reach := func(f uint32) {
@@ -113,7 +113,7 @@ func (s *scan) findThrowers() *Error {
 // throwsFrom reports whether a call of f may end with an exception.
 func (s *source) throwsFrom(f uint32) bool { return s.mayThrow != nil && s.mayThrow[f] }
 
-// tablesThrow reports whether a call through a reference may.
+// tablesThrow reports whether a call through a reference may end with an exception.
 func (s *source) tablesThrow() bool { return s.throwsFrom(uint32(len(s.funcs))) }
 
 // tag reads the index of a tag.
@@ -127,7 +127,7 @@ func (s *scan) tag(r *reader) uint32 {
 	return t
 }
 
-// readTry reads a try_table, whose clauses see the blocks around it.
+// readTry reads a try_table, whose clauses refer to the blocks around it.
 func (s *scan) readTry(r *reader, at int) {
 	_, results := s.blockType(r)
 	typ := r.p - at - 1
@@ -153,7 +153,7 @@ func (s *scan) readTry(r *reader, at int) {
 			break
 		}
 		c.frame = int32(len(s.frames) - 1 - int(l))
-		// A branch may leave values behind, and a clause has none to leave.
+		// A branch may leave values behind, but a clause has none to leave.
 		if n := s.frames[c.frame].arity; n != values {
 			r.fail(at, Malformed, "catch %d values where %d are expected", values, n)
 			break
@@ -180,8 +180,8 @@ func (s *scan) block(r *reader, e event, f frame) {
 	s.frames = append(s.frames, f)
 }
 
-// land notes that exceptions lead to a block: who paid for what comes there is not known, so that it has to be paid
-// for there. Those that lead out of the function lead to nothing of it.
+// land records that exceptions lead to a block. It is not known who paid for the code there, so that code has to be
+// paid for there. Exceptions that leave the function lead to no block of it.
 func (s *scan) land(height int) {
 	switch f := &s.frames[height]; {
 	case height == 0:
@@ -192,8 +192,8 @@ func (s *scan) land(height int) {
 	}
 }
 
-// landings are the clauses that an exception of a tag, or of any, may be caught by here: each tag once, and none after
-// one for all.
+// landingsOf returns the clauses that may catch an exception of a tag, or of any tag, here: each tag once, and none
+// after a clause for all.
 func (s *scan) landingsOf(tag int32) span {
 	first := len(s.landings)
 	for h := len(s.frames) - 1; h > 0; h-- {
@@ -212,13 +212,13 @@ func (s *scan) landingsOf(tag int32) span {
 	return span{first, len(s.landings)}
 }
 
-// throwing notes an instruction after which an exception may be on its way.
+// throwing records an instruction after which an exception may be pending.
 func (s *scan) throwing(kind uint8, at, end int, arg uint32) {
 	tag := int32(anyTag)
 	if kind == editThrow {
 		tag = int32(arg)
 	}
-	if s.thrower == nil { // which function catches what does not matter then
+	if s.thrower == nil { // handlers do not matter then
 		s.edits = append(s.edits, edit{kind: kind, start: int32(at), end: int32(end), arg: arg, landings: s.landingsOf(tag)})
 	}
 }
@@ -240,7 +240,7 @@ func (s *scan) readThrow(r *reader, op byte, at int) (cost int) {
 	return 4 + carry(len(s.src.types[s.src.tags[t]].Params))
 }
 
-// hostCost is what a call of the host costs that does little.
+// hostCost is the cost of a short host call.
 const hostCost = 20
 
 // tagSection reads the tags.
@@ -265,8 +265,7 @@ func (s *source) tagSection(r *reader) {
 	}
 }
 
-// planExceptions decides on the globals: which exception is on its way, one more than its tag, and the values of each
-// tag.
+// planExceptions allocates the globals: the pending exception, as its tag plus one, and the values of each tag.
 func (w *writer) planExceptions(next uint32) uint32 {
 	if len(w.src.tags) == 0 {
 		return next
@@ -302,14 +301,14 @@ func (w *writer) set(b []byte, global uint32) []byte {
 }
 func (w *writer) call(b []byte, f uint32) []byte { return appendU32(append(b, opCall), f) }
 
-// is appends whether the exception on its way has a tag.
+// is appends a test whether the pending exception has a tag.
 func (w *writer) is(b []byte, tag int32) []byte {
 	b = append(w.get(b, w.exception), opI32Const)
 	b = appendSigned(b, int64(tag)+1)
 	return append(b, 0x46) // i32.eq
 }
 
-// arrive appends the branch to where an exception is caught, inside of that many blocks more.
+// arrive appends the branch to a handler from inside that many additional blocks.
 func (w *writer) arrive(b []byte, l landing, inside uint32) []byte {
 	if l.tag != anyTag {
 		for i := range w.src.types[w.src.tags[l.tag]].Params {
@@ -324,8 +323,8 @@ func (w *writer) arrive(b []byte, l landing, inside uint32) []byte {
 	return appendU32(append(b, opBr), l.label+inside)
 }
 
-// dispatch appends where the exception on its way leads to: to the first landing that is for it, or out of the
-// function. Nothing after it is reached.
+// dispatch appends code that passes the pending exception to the first matching landing, or out of the function. Code
+// after it is unreachable.
 func (w *writer) dispatch(b []byte, landings []landing, inside uint32) []byte {
 	for _, l := range landings {
 		if l.tag == anyTag {
@@ -338,7 +337,7 @@ func (w *writer) dispatch(b []byte, landings []landing, inside uint32) []byte {
 	return w.leave(b)
 }
 
-// leave appends a return of nothing in particular.
+// leave appends a return with arbitrary results.
 func (w *writer) leave(b []byte) []byte {
 	for _, t := range w.scan.results {
 		z := zero(t)
@@ -347,14 +346,14 @@ func (w *writer) leave(b []byte) []byte {
 	return append(b, opReturn)
 }
 
-// pending appends a look at what came of a call.
+// pending appends a check for an exception after a call.
 func (w *writer) pending(b []byte, landings []landing) []byte {
 	b = append(w.get(b, w.exception), opIf, 0x40)
 	b = w.dispatch(b, landings, 1)
 	return append(b, opEnd)
 }
 
-// try appends the block that a try_table becomes. Before it is what each clause does, which is never done: an engine
+// try appends the block that a try_table becomes. Each clause's branch comes first, in unreachable code: an engine
 // checks its types there, whether or not anything in the block throws.
 func (w *writer) try(b []byte, typ []byte, landings []landing) []byte {
 	for _, l := range landings {
@@ -376,7 +375,7 @@ func (w *writer) try(b []byte, typ []byte, landings []landing) []byte {
 	return append(b, typ...)
 }
 
-// throw appends what throws a tag's exception, whose values are on the stack.
+// throw appends code that throws an exception of a tag, whose values are on the stack.
 func (w *writer) throw(b []byte, tag uint32, landings []landing) []byte {
 	for i := len(w.src.types[w.src.tags[tag]].Params) - 1; i >= 0; i-- {
 		b = w.set(b, w.values[tag]+uint32(i))
@@ -389,7 +388,7 @@ func (w *writer) throw(b []byte, tag uint32, landings []landing) []byte {
 	return w.leave(b)
 }
 
-// throwRef appends what throws an exnref.
+// throwRef appends code that throws an exnref.
 func (w *writer) throwRef(b []byte, landings []landing) []byte {
 	if len(w.src.tags) == 0 { // it can only be null
 		b = append(b, 0xd1, opIf, 0x40, opUnreachable, opEnd) // ref.is_null
@@ -398,7 +397,7 @@ func (w *writer) throwRef(b []byte, landings []landing) []byte {
 	return w.dispatch(w.call(b, w.helpThrow()), landings, 0)
 }
 
-// eachTag appends code for each tag that is on its way, and goes on for none.
+// eachTag appends code for each possible tag of the pending exception, and falls through if there is none.
 func (w *writer) eachTag(b []byte, code func(b []byte, tag int32, params []ValueType) []byte) []byte {
 	for n, t := range w.src.tags {
 		params := w.src.types[t].Params
@@ -408,7 +407,7 @@ func (w *writer) eachTag(b []byte, code func(b []byte, tag int32, params []Value
 	return append(b, opUnreachable)
 }
 
-// helpCapture is () -> (externref): it makes an exnref of the exception on its way, which is not any longer.
+// helpCapture is () -> (externref): it makes an exnref of the pending exception, which is then no longer pending.
 func (w *writer) helpCapture() uint32 {
 	return w.once(&w.capture, typeCapture, func() []byte {
 		return w.eachTag(nil, func(b []byte, tag int32, params []ValueType) []byte {
@@ -426,7 +425,7 @@ func (w *writer) helpCapture() uint32 {
 	})
 }
 
-// helpThrow is (externref) -> (): it sets what is on its way to an exnref.
+// helpThrow is (externref) -> (): it makes an exnref the pending exception.
 func (w *writer) helpThrow() uint32 {
 	return w.once(&w.rethrow, typeThrow, func() []byte {
 		b := w.call([]byte{opLocalGet, 0}, w.refill+addTag)
@@ -450,14 +449,14 @@ func (w *writer) helpThrow() uint32 {
 	})
 }
 
-// keepsReferences reports whether an exnref would have to hold references: the host keeps numbers.
+// keepsReferences reports whether an exnref would have to hold references, which the host cannot: it keeps numbers.
 func (w *writer) keepsReferences() bool {
 	return (w.capture != 0 || w.rethrow != 0) && slices.ContainsFunc(w.src.tags, func(t uint32) bool {
 		return slices.ContainsFunc(w.src.types[t].Params, ValueType.isRef)
 	})
 }
 
-// low makes an i64 of the low half of a number.
+// low returns code that converts the low half of a number to an i64.
 func low(t ValueType) []byte {
 	switch t {
 	case I32:
@@ -472,7 +471,7 @@ func low(t ValueType) []byte {
 	return nil
 }
 
-// fromLow makes a number of the i64 that low made.
+// fromLow returns code that reverses low.
 func fromLow(t ValueType) []byte {
 	switch t {
 	case I32:
@@ -487,7 +486,7 @@ func fromLow(t ValueType) []byte {
 	return nil
 }
 
-// outermost is what stands for an exported function, and is called by the host: what leaves it uncaught ends the call.
+// outermost returns the wrapper of an exported function for calls by the host: an uncaught exception ends the call.
 func (w *writer) outermost(f uint32) uint32 {
 	if !w.src.throwsFrom(f) {
 		return w.moved(f)

@@ -1,12 +1,11 @@
 package wasm
 
-// Code of the functions that are added. Each is written for its type among the added ones; parameters are its first
-// locals.
+// Code of the added functions. Each is written for its added type; parameters are its first locals.
 
-// piece is how many bytes of memory are filled or copied between two checks.
+// piece is the number of bytes of memory filled or copied between two checks.
 const piece = 256 << 10
 
-// pay appends code that takes the i64 that amount leaves on the stack from the fuel.
+// pay appends code that takes the i64 left on the stack by amount from the fuel.
 func (w *writer) pay(b []byte, amount ...byte) []byte {
 	b = appendU32(append(b, opGlobalGet), w.fuel)
 	b = append(b, amount...)
@@ -27,7 +26,7 @@ func (w *writer) payCode(most uint32, cost func([]byte) []byte) []byte {
 	return append(w.pay(nil, amount...), opLocalGet, 0)
 }
 
-// growCode is memory.grow, paid by the page, that ends at our own maximum.
+// growCode is memory.grow, paid per page, that stops at the rewritten module's own limit.
 func (w *writer) growCode() []byte {
 	var b []byte
 	if !w.src.memoryImported {
@@ -37,7 +36,7 @@ func (w *writer) growCode() []byte {
 		b = append(b, opMemorySize, 0, 0x6b, 0x4b) // i32.sub, i32.gt_u
 		b = append(b, opIf, 0x40, opI32Const, 0x7f, opReturn, opEnd)
 	}
-	// Growing is a system call, and maybe a copy, in the engine; pages that are touched cost again then.
+	// Growing is a system call, and possibly a copy, in the engine; pages cost again when touched.
 	amount := []byte{opLocalGet, 0, 0xad, opI64Const}
 	amount = appendSigned(amount, 64)
 	amount = append(amount, 0x7e, opI64Const)
@@ -47,9 +46,9 @@ func (w *writer) growCode() []byte {
 	return append(b, opLocalGet, 0, opMemoryGrow, 0)
 }
 
-// piecewise is memory.fill, memory.copy or memory.init as a function of its three operands. What is long is done in
-// pieces, each paid before, and only after the bounds of all of it were checked: an instruction that traps has written
-// nothing.
+// piecewise is memory.fill, memory.copy or memory.init as a function of its three operands. A long operation is done
+// in pieces, each paid in advance, and only after the bounds of all of it were checked: an instruction that traps must
+// have written nothing.
 func (w *writer) piecewise(op byte, segment uint32) []byte {
 	do := func(b []byte) []byte {
 		b = append(b, opMisc, op)
@@ -73,7 +72,7 @@ func (w *writer) piecewise(op byte, segment uint32) []byte {
 		return w.pay(b, amount...)
 	}
 	all := func(b []byte) []byte { return get(get(get(b, dst), src), n) }
-	// outside appends a comparison: whether the end of the range at l is over the memory's.
+	// outside appends a comparison that tells whether the end of the range at l is beyond the memory's end.
 	outside := func(b []byte, l byte) []byte {
 		b = append(get(b, l), 0xad)
 		b = append(get(b, n), 0xad, 0x7c)
@@ -81,14 +80,14 @@ func (w *writer) piecewise(op byte, segment uint32) []byte {
 	}
 
 	var b []byte
-	// What is short is done at once.
+	// Short operations are done at once.
 	b = append(get(b, n), size...)
 	b = append(b, 0x4d, opIf, 0x40) // i32.le_u
 	b = half(b, opLocalGet, n)
 	b = do(all(b))
 	b = append(b, opReturn, opEnd)
 
-	// What is out of bounds traps at once.
+	// Out-of-bounds operations trap at once.
 	b = outside(b, dst)
 	b = append(b, opIf, 0x40)
 	b = do(all(b))
@@ -100,8 +99,8 @@ func (w *writer) piecewise(op byte, segment uint32) []byte {
 		b = do(all(b))
 		b = append(b, opEnd)
 	case miscMemoryInit:
-		// The segment's length is known to the instruction alone: it is empty when it was dropped. An end that does not
-		// fit in 32 bits is out of bounds for sure; any other one is tried with nothing to copy.
+		// Only the instruction knows the segment's length, which is zero once it was dropped. An end that does not fit
+		// in 32 bits is out of bounds for certain; any other is tested by copying nothing.
 		b = append(get(b, src), 0xad)
 		b = append(get(b, n), 0xad, 0x7c, opI64Const)
 		b = appendSigned(b, 1<<32-1)
@@ -113,7 +112,7 @@ func (w *writer) piecewise(op byte, segment uint32) []byte {
 		b = do(b)
 	}
 
-	// forward: do a piece at the front while more than that is left
+	// forward: handle a piece at the front while more than that is left
 	forward := func(b []byte) []byte {
 		b = append(b, opLoop, 0x40)
 		b = half(b, size...)
@@ -136,7 +135,7 @@ func (w *writer) piecewise(op byte, segment uint32) []byte {
 	if op != miscMemoryCopy {
 		return forward(b)
 	}
-	// A copy to higher addresses goes from the back, since the ranges may overlap.
+	// A copy to higher addresses starts from the back, since the ranges may overlap.
 	b = append(get(get(b, dst), src), 0x4d, opIf, 0x40) // i32.le_u
 	b = forward(b)
 	b = append(b, opReturn, opEnd)
@@ -154,7 +153,7 @@ func (w *writer) piecewise(op byte, segment uint32) []byte {
 	return do(all(b))
 }
 
-// copyGlobals is () -> (): it sets the globals that are kept from their shadows, or the other way round.
+// copyGlobals is () -> (): it sets the kept globals from their shadows, or the reverse.
 func (w *writer) copyGlobals(restore bool) []byte {
 	var b []byte
 	for i, g := range w.kept {
@@ -168,8 +167,8 @@ func (w *writer) copyGlobals(restore bool) []byte {
 	return b
 }
 
-// choose appends code that does leaf(i) for the number i in local 0, for all i in [from, to), and falls through for no
-// other.
+// choose appends code that executes leaf(i) for the number i in local 0, for all i in [from, to), and falls through
+// for any other number.
 func choose(b []byte, from, to int, leaf func([]byte, int) []byte) []byte {
 	switch to - from {
 	case 0:

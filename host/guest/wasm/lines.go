@@ -12,30 +12,29 @@ import (
 	"strings"
 )
 
-// Debug is what a module says of its source lines, in DWARF, and how Rewrite moved its code. It aliases what Rewrite
-// was given.
+// Debug holds a module's source lines, in DWARF, and how Rewrite moved its code. It aliases the input of Rewrite.
 //
-// The module's own DWARF speaks of code as it was, and reading it takes longer than all else that loading takes. So it
-// is not kept. The rewritten module has DWARF of a hundred bytes instead, which is the same for all and says that all
-// code is of one line: that makes wazero tell the offset of each function of a trap (as "0x1b2: "). What offset is of
-// which line, Lines says once, when the module is compiled, in a table for FindLine.
+// The module's own DWARF describes the original code, and reading it takes longer than the rest of loading. So it is
+// not kept. The rewritten module instead has a hundred bytes of DWARF, the same for every module, which assign all
+// code to one line: that makes wazero report the offset of each function in a trap (as "0x1b2: "). Lines maps offsets
+// to source lines once, when the module is compiled, in a table for FindLine.
 type Debug struct {
 	sections map[string][]byte
 	code     int // bytes of the original's code section
 	moves    []move
 }
 
-// move says that code which was at from, in the original's code section, is at to in that of the result; so is what
-// follows it, up to the next move.
+// move records that code at from, in the original's code section, is at to in the result's; so is the code that
+// follows, up to the next move.
 type move struct{ from, to uint32 }
 
-// debugNames are the sections that lines are read from.
+// debugNames are the sections from which lines are read.
 var debugNames = []string{
 	".debug_abbrev", ".debug_addr", ".debug_info", ".debug_line", ".debug_line_str", ".debug_ranges", ".debug_rnglists",
 	".debug_str", ".debug_str_offsets",
 }
 
-// debugSection notes a custom section of DWARF. Of two with one name the first counts.
+// debugSection records a DWARF custom section. Of two with the same name the first counts.
 func (s *source) debugSection(name string, content []byte) {
 	if _, ok := s.debug[name]; ok || !slices.Contains(debugNames, name) {
 		return
@@ -48,8 +47,9 @@ func (s *source) debugSection(name string, content []byte) {
 
 func (s *source) saysLines() bool { return len(s.debug[".debug_line"]) > 0 }
 
-// debugSections writes the DWARF of the result, and what makes two modules differ that differ in nothing but lines:
-// their code is compiled, and kept, under the digest of the result. So is a table of another form.
+// debugSections writes the DWARF of the result and a checksum that distinguishes modules that differ only in their
+// lines: code is compiled and cached under the digest of the result. The checksum includes the version of the table's
+// format.
 func (w *writer) debugSections() *Debug {
 	src := w.src
 	custom := func(name string, content []byte) {
@@ -69,7 +69,7 @@ func (w *writer) debugSections() *Debug {
 	})
 	custom(".debug_line", []byte{
 		49, 0, 0, 0, 4, 0, 25, 0, 0, 0,
-		1, 1, 1, 0xfb, 14, 13, 0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1, // what the operations are
+		1, 1, 1, 0xfb, 14, 13, 0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1, // operand counts of the standard operations
 		0, 'm', 0, 0, 0, 0, 0, // one file
 		0, 5, 2, 1, 0, 0, 0, 1, // line 1
 		0, 5, 2, 0xff, 0xff, 0xff, 0x7f, 0, 1, 1,
@@ -77,33 +77,33 @@ func (w *writer) debugSections() *Debug {
 	sums := []byte(tableMagic)
 	for _, name := range debugNames {
 		sums = binary.LittleEndian.AppendUint32(sums, uint32(len(src.debug[name])))
-		// Whoever makes two modules of the same code with the same sums has his own lines told wrongly.
+		// Whoever builds two modules of the same code with the same checksums only gets wrong lines for his own code.
 		sums = binary.LittleEndian.AppendUint32(sums, crc32.Checksum(src.debug[name], crc32.MakeTable(crc32.Castagnoli)))
 	}
 	custom("toold:lines", sums)
 	return &Debug{sections: src.debug, code: src.codeEnd - src.codeStart, moves: w.moves}
 }
 
-// A table is a header, the offsets in the new code from which on something else is known, in rising order, each with
-// where its text is in the table (0: nothing is known), and the texts. A text is its length in two bytes and a line for
-// each function, "name\tfile:line\n", innermost first.
+// A table consists of a header, an array of offsets and the texts. The offsets, in the new code and ascending, mark
+// where the source changes, each with the position of its text in the table (0: unknown). A text is its length in two
+// bytes and a line for each function, "name\tfile:line\n", innermost first.
 const (
 	tableMagic  = "toold:lines 1\n\x00\x00" // 16 bytes; other numbers are other formats
-	tableHeader = len(tableMagic) + 4       // and the number of offsets
+	tableHeader = len(tableMagic) + 4       // followed by the number of offsets
 	tableEntry  = 8
-	// tableMost bounds a table.
+	// tableMost is the maximum size of a table in bytes.
 	tableMost = 64 << 20
 )
 
-// Lines reads the DWARF and answers the table for FindLine. It takes time and memory in proportion to the DWARF,
-// within bounds: some seconds for the largest module. DWARF that is malformed or over a bound is an error.
+// Lines reads the DWARF and returns the table for FindLine. Time and memory are proportional to the DWARF, within
+// limits: some seconds for the largest module. It returns an error for DWARF that is malformed or exceeds a limit.
 func (d *Debug) Lines() ([]byte, error) {
 	r := &reading{
 		d: d, steps: dwarfSteps,
 		tables: map[uint64]map[uint64]*abbrev{}, dirs: map[int64][]byte{}, fileID: map[string]int32{},
 		program: map[int64][]int32{}, names: map[uint32]string{},
 	}
-	// Without its entries a module has lines all the same: those of line programs.
+	// If its entries are unusable, a module still has the lines of its line programs.
 	infoErr := r.unitsOf()
 	if infoErr != nil {
 		r.inlines = nil
@@ -117,9 +117,9 @@ func (d *Debug) Lines() ([]byte, error) {
 	return r.table()
 }
 
-// table puts together where rows and inlined functions begin and end.
+// table merges the boundaries of rows and inlined functions.
 func (r *reading) table() ([]byte, error) {
-	// Where one sequence ends another may begin: the end comes first. Of several rows for one place the last counts.
+	// Where one sequence ends another may start: the end comes first. Of several rows for one address the last counts.
 	slices.SortStableFunc(r.rows, func(a, b row) int {
 		if a.addr != b.addr {
 			return cmp.Compare(a.addr, b.addr)
@@ -192,9 +192,9 @@ func boolInt(b bool) int {
 	return 0
 }
 
-// text appends where code is from: the innermost function first, that of the module last and without its name. Code may be
-// of no line, where compilers made it for several at once; which functions it is of may be known all the same. Rust's own
-// library is left out: it says nothing that the line of its call does not.
+// text appends the source of code: the innermost function first; the module's own function last, without its name.
+// Code may have no line, if compilers made it for several lines at once; its functions may still be known. Rust's
+// standard library is left out: it adds nothing to the line of the call into it.
 func (r *reading) text(b []byte, at row, active []inlined) []byte {
 	if at.file == nowhere || at.file < 0 && len(active) == 0 {
 		return b
@@ -228,7 +228,7 @@ func (r *reading) text(b []byte, at row, active []inlined) []byte {
 	return b
 }
 
-// lineTable is a table being made.
+// lineTable is a table under construction.
 type lineTable struct {
 	entries []byte
 	pool    []byte
@@ -237,9 +237,9 @@ type lineTable struct {
 	moves   []move
 }
 
-// add notes what code from an offset of the original on is from.
+// add records the source of the code from an original offset on.
 func (t *lineTable) add(from uint32, text []byte) error {
-	// Offsets come in rising order, as moves do.
+	// Offsets ascend, as do moves.
 	for len(t.moves) > 1 && t.moves[1].from <= from {
 		t.moves = t.moves[1:]
 	}
@@ -293,13 +293,13 @@ func (t *lineTable) bytes() []byte {
 	return append(b, t.pool...)
 }
 
-// Place is a line of a function. Function is empty for the one that the module itself names, Source ("src/lib.rs:12")
-// where nothing is known.
+// Place is a line of a function. Function is empty for the function that the module itself names; Source
+// ("src/lib.rs:12") is empty if unknown.
 type Place struct{ Function, Source string }
 
-// FindLine says in which line an instruction of rewritten code is, by its offset in the code section: the functions
-// that were inlined there, innermost first, then the function of the module. It answers none where nothing is known.
-// It reads the little of the table that it needs. An error means that it is no table, or could not be read.
+// FindLine returns the source of an instruction of rewritten code, by its offset in the code section: the functions
+// inlined there, innermost first, then the module's function. It returns none if nothing is known. It reads only the
+// necessary part of the table. It returns an error if the table is invalid or cannot be read.
 func FindLine(table io.ReaderAt, offset uint32) ([]Place, error) {
 	read := func(n int, at int64) ([]byte, error) {
 		b := make([]byte, n)
@@ -315,7 +315,7 @@ func FindLine(table io.ReaderAt, offset uint32) ([]Place, error) {
 	if string(h[:len(tableMagic)]) != tableMagic {
 		return nil, errors.New("read table of lines: it is none, or of another version")
 	}
-	// The last entry that is not behind the offset.
+	// Find the last entry at or before the offset.
 	lo, hi := int64(0), int64(binary.LittleEndian.Uint32(h[len(tableMagic):]))
 	text := uint32(0)
 	for lo < hi {
