@@ -3,21 +3,22 @@ package wasm
 import "slices"
 
 const (
-	// straightMost is where straight code is divided, so that a check can be put in between.
+	// straightMost is the cost at which straight-line code is split, so that a check can be inserted.
 	straightMost = 64
-	// pathMost is how long a path without a check may get before one is put in. A branch adds at most 64 to that, and
-	// so no check costs more than 256.
+	// pathMost is the maximum cost of a path before a check is inserted. A branch adds at most 64, so no check costs
+	// more than 256.
 	pathMost = 192
-	// exitMost is how long the path after a loop may be for the loop to pay for it, every time. A longer one is paid for
-	// where the loop is left.
+	// exitMost is the maximum cost of the path after a loop for which the loop pays in every iteration. A longer path
+	// is paid for at the loop's exit.
 	exitMost = 100
-	// leafMost is the cost up to which a function without loops and calls has no check, but is paid for by its callers.
+	// leafMost is the maximum cost of a function without loops and calls that has no check and is paid for by its
+	// callers.
 	leafMost = 48
-	// localsUnit is how many locals cost one unit at the entry of a function.
+	// localsUnit is the number of locals that cost one unit on entry to a function.
 	localsUnit = 16
-	// leafLocals is how many locals a leaf may have.
+	// leafLocals is the maximum number of locals of a leaf.
 	leafLocals = 64
-	// leafBytes is how long the body of a leaf may be: longer ones are read once only.
+	// leafBytes is the maximum size of a leaf's body: longer ones are read only once.
 	leafBytes = 512
 )
 
@@ -35,17 +36,17 @@ const (
 	checkBranch // with a br_if, when it branches
 )
 
-// waiting is a check whose cost is not known yet: it is at least that of the path from elsewhere, and extra.
+// waiting is a check whose cost is not known yet: at least that of the path from another event, plus extra.
 type waiting struct {
 	check int
 	extra uint32
 	next  int32 // in s.waiting, and one more than that; 0 is the end
 }
 
-// done stands in s.waits for an event that the walk has reached.
+// done marks an event in s.waits that the walk has reached.
 const done = -1
 
-// backward is a branch backward whose target the walk has not reached.
+// backward is a backward branch whose target the walk has not reached.
 type backward struct {
 	from   int
 	target uint32
@@ -61,15 +62,15 @@ type backFrame struct {
 	end   int    // the event of its end
 }
 
-// meter finds where checks have to be and what each costs, so that every path from one to the next, or to the
-// function's end, was paid for by the first one, and leaves them in s.checks, sorted. It returns what a caller has to
-// pay when the function has no check at all, and -1 otherwise.
+// meter determines the positions and costs of checks, so that every path from one check to the next, or to the
+// function's end, is paid for by the first. It stores them in s.checks, sorted. It returns the cost to callers if the
+// function has no check at all, and -1 otherwise.
 //
-// A function has a check at its begin, and one wherever it branches backward: there it costs nothing until it is
-// needed, while wazero's compiler makes code that goes through a check at the begin of a loop worse.
+// A function has a check at its start and at each backward branch: there it costs nothing until it is needed, while
+// wazero's compiler generates worse code for a check at the start of a loop.
 //
-// It walks backward over the events with the cost of the longest path from there to the next check. What a branch
-// backward has to pay is only known when the walk gets to where that leads.
+// meter walks backward over the events with the cost of the longest path from there to the next check. The cost of a
+// backward branch is known only when the walk reaches its target.
 func (s *scan) meter() int {
 	s.checks, s.back, s.waiting, s.open = s.checks[:0], s.back[:0], s.waiting[:0], s.open[:0]
 	s.waits = slices.Grow(s.waits[:0], len(s.events))[:len(s.events)]
@@ -81,12 +82,12 @@ func (s *scan) meter() int {
 		s.checks = append(s.checks, check{kind: checkHere, pos: pos, cost: cost})
 		path = 0
 	}
-	// wait lets the check that was put last wait for the path from an event.
+	// wait makes the last check wait for the path from an event.
 	wait := func(event, extra uint32) {
 		s.waiting = append(s.waiting, waiting{len(s.checks) - 1, extra, s.waits[event]})
 		s.waits[event] = int32(len(s.waiting))
 	}
-	// arrive is for what waits for the path from an event.
+	// arrive resolves checks that wait for the path from an event.
 	arrive := func(event uint32) {
 		for i := s.waits[event]; i != 0; i = s.waiting[i-1].next {
 			w := &s.waiting[i-1]
@@ -95,7 +96,7 @@ func (s *scan) meter() int {
 		}
 		s.waits[event] = done
 	}
-	// bounded puts a check before a branch when it has become too far.
+	// bounded inserts a check before a branch if its path has become too long.
 	bounded := func(e *event) {
 		if path > pathMost {
 			put(e.pos, path)

@@ -1,8 +1,8 @@
 package wasm
 
-// What follows an instruction's number.
+// Kinds of immediates of an instruction.
 const (
-	immUnknown = iota // the instruction is none that we know
+	immUnknown = iota // unknown instruction
 	immNone
 	immBlock  // block type
 	immLabel  // label
@@ -11,15 +11,15 @@ const (
 	immGlobal // global
 	immFunc   // function
 	immMemArg // alignment and offset
-	immMemory // memory, which is 0
+	immMemory // memory, which must be 0
 	immI32
 	immI64
 	immF32
 	immF64
-	immOther // read where the instruction is dealt with
+	immOther // read where the instruction is handled
 )
 
-// Instructions that are dealt with one by one.
+// Instructions that are handled individually.
 const (
 	opUnreachable        = 0x00
 	opNop                = 0x01
@@ -74,13 +74,13 @@ const (
 	miscTableFill  = 17
 )
 
-// instruction is how one is encoded and what it costs: about the time of that many simple instructions.
+// instruction gives the encoding of an instruction and its cost, measured in the time of simple instructions.
 type instruction struct {
 	imm  uint8
 	cost uint8
 }
 
-// instructions has the instructions of one byte by their number.
+// instructions lists the one-byte instructions by opcode.
 var instructions = func() (t [256]instruction) {
 	set := func(from, to int, imm, cost uint8) {
 		for op := from; op <= to; op++ {
@@ -135,10 +135,10 @@ var instructions = func() (t [256]instruction) {
 	return t
 }()
 
-// legacyExceptions names what came before try_table, with how to build without it.
+// legacyExceptions names the predecessor of try_table, with how to build without it.
 const legacyExceptions = "legacy exceptions: rebuild with -wasm-use-legacy-eh=false,"
 
-// unsupported names the features that instructions which we refuse belong to.
+// unsupported returns the feature to which a refused instruction belongs.
 func unsupported(op byte) string {
 	switch {
 	case op == 0x06 || op == 0x07 || op == 0x09 || op == 0x18 || op == 0x19:
@@ -149,7 +149,7 @@ func unsupported(op byte) string {
 	return ""
 }
 
-// What follows a vector instruction's number.
+// Kinds of immediates of a vector instruction.
 const (
 	vecUnknown = iota
 	vecNone
@@ -159,7 +159,7 @@ const (
 	vec16 // 16 bytes
 )
 
-// vectors says what follows each vector instruction.
+// vectors gives the immediates of each vector instruction.
 var vectors = func() (t [256]uint8) {
 	for op := range t {
 		t[op] = vecNone
@@ -191,8 +191,8 @@ const (
 	atomicLast   = 0x4e
 )
 
-// atomicCost is what one of them costs: a bus that is locked.
+// atomicCost is the cost of an atomic instruction, which locks the bus.
 const atomicCost = 6
 
-// vectorCost is what one vector instruction costs. Most take longer than a simple one on some machine.
+// vectorCost is the cost of a vector instruction. Most take longer than a simple instruction on some machine.
 const vectorCost = 2

@@ -5,10 +5,10 @@ import (
 	"unicode/utf8"
 )
 
-// reader reads a part of a module. The first fault stays: it ends the input, so that loops over it end too, and all
-// further reads give zero. Who reads checks err when it matters that the values are real, and at the end.
+// reader reads a part of a module. The first error is kept: it ends the input, so that loops over the input end too,
+// and all further reads return zero. Callers check err where the values must be valid, and at the end.
 type reader struct {
-	b   []byte // the whole module, so that p is the offset to report
+	b   []byte // the whole module, so that p is the offset for errors
 	p   int
 	end int
 	err *Error
@@ -76,7 +76,7 @@ func (r *reader) signed(bits int, what string) int64 {
 			continue
 		}
 		if left := bits - shift; left < 7 {
-			// The last byte: what is above the sign bit must repeat it.
+			// The last byte: the bits above the sign bit must repeat it.
 			if top := int8(c<<1) >> left; top != 0 && top != -1 {
 				break
 			}
@@ -130,7 +130,7 @@ func (r *reader) name(what string) []byte {
 	return s
 }
 
-// part gives a reader for the next n bytes, which are there, and goes past them.
+// part returns a reader for the next n bytes, which must exist, and skips them.
 func (r *reader) part(n int) reader {
 	sub := reader{b: r.b, p: r.p, end: r.p + n, err: r.err}
 	r.p += n

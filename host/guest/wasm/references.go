@@ -1,16 +1,15 @@
 package wasm
 
-// Typed function references are written as references to functions of any type, whose type is looked at when they are
-// called. wazero 1.12 runs them as they are, but takes a reference to a function of one type for one of any other
-// (isRefSubtypeOf in its internal/wasm/module.go): a guest could hand a number over as an address, and be out of its
-// memory.
+// Typed function references are rewritten as references to functions of any type, with a type check at the call.
+// wazero 1.12 runs them unchanged, but accepts a reference to a function of one type for any other type
+// (isRefSubtypeOf in its internal/wasm/module.go): a guest could pass a number as an address and escape its memory.
 //
-// So (ref null $t) and (ref $t) become funcref, (ref extern) externref, and call_ref a call through a table of one entry
-// that is out of the guest's reach: wazero compares types there, and its comparison is of what was written here. Two
-// function types that differ in nothing but the types of such references are therefore one to call_indirect. A module
-// that is invalid for the type or nullness of a reference alone becomes valid; where it matters, it traps.
+// So (ref null $t) and (ref $t) become funcref, (ref extern) becomes externref, and call_ref becomes a call through a
+// one-entry table that the guest cannot reach: wazero compares types there, as rewritten. Two function types that
+// differ only in the types of such references are therefore the same to call_indirect. A module that is invalid only
+// for the type or nullness of a reference becomes valid; where it matters, it traps.
 //
-// ref.as_non_null, br_on_null and br_on_non_null need no types and stay.
+// ref.as_non_null, br_on_null and br_on_non_null need no types and are unchanged.
 
 // callRef appends a call of the reference on top of the stack.
 func (w *writer) callRef(b []byte, op byte, typ uint32) []byte {
@@ -19,7 +18,7 @@ func (w *writer) callRef(b []byte, op byte, typ uint32) []byte {
 	return appendU32(b, uint32(len(w.src.tables)))
 }
 
-// helpHold is (funcref) -> (): it puts what is called next into the table after the guest's.
+// helpHold is (funcref) -> (): it stores the next callee in the table after the guest's.
 func (w *writer) helpHold() uint32 {
 	return w.once(&w.hold, typeHold, func() []byte {
 		b := []byte{opI32Const, 0, opLocalGet, 0, opRefAsNonNull, opTableSet}

@@ -1,12 +1,12 @@
 package wasm
 
-// event is a place in a function's code that matters to metering: straight code of some cost, or a place where control
-// comes from or goes to elsewhere.
+// event is a place in a function's code that matters to metering: straight-line code of some cost, or a place where
+// control arrives from or leaves to elsewhere.
 type event struct {
 	kind uint8
 	cost uint16 // of the instruction, or of the straight code
-	// pos is where a check for what follows would be put in: after straight code, and before everything else. A
-	// branch backward is from pos to end.
+	// pos is where a check for the following code would be inserted: after straight-line code, and before everything
+	// else. A backward branch extends from pos to end.
 	pos, end int32
 	carries  bool // values, to where it branches
 	lands    bool // exceptions lead to here: the begin of a loop or the end of a block
@@ -34,7 +34,7 @@ const (
 	evLeave   // return, unreachable, or a call instead of a return
 )
 
-// edit is an instruction that is written otherwise than it was.
+// edit is an instruction that is rewritten.
 type edit struct {
 	kind       uint8
 	start, end int32
@@ -80,7 +80,7 @@ type frame struct {
 	height   int  // blocks that were open at the br_table
 }
 
-// next is what the last instructions were, as far as a dispatch matters.
+// next describes the last instructions, as far as needed to recognize a dispatch.
 type next struct {
 	// A loop at this height of frames was begun, and after that only blocks, or also a local.get. 0: no such loop.
 	loop   int
@@ -93,11 +93,11 @@ type next struct {
 	to       uint32
 }
 
-// scan is the working space for the code of one function at a time.
+// scan is the working state for reading functions one at a time.
 type scan struct {
 	src    *source
 	leaf   []uint8 // by function: 0, or one more than the cost of a function without checks of its own
-	indir  int     // what a call through a table costs more, for the leaves that it may reach
+	indir  int     // additional cost of a call through a table, for the leaves that it may reach
 	events []event
 	labels []uint32
 	edits  []edit
@@ -165,7 +165,7 @@ func (s *scan) read(n int) *Error {
 			straight = 0
 		}
 	}
-	// jump notes an event that is no straight code.
+	// jump records an event other than straight-line code.
 	jump := func(e event) {
 		flush(int(e.pos))
 		s.events = append(s.events, e)
@@ -469,7 +469,7 @@ func (s *scan) read(n int) *Error {
 	return r.err
 }
 
-// lookCost is what it costs to look for an exception after a call.
+// lookCost is the cost of checking for an exception after a call.
 const lookCost = 1
 
 // valueType reads a value type.
@@ -478,14 +478,14 @@ func (s *scan) valueType(r *reader) {
 	s.retype(start, s.src.valueType(r), r)
 }
 
-// retype notes a type from start on that is written otherwise.
+// retype records a type, from start on, that is written differently.
 func (s *scan) retype(start int, t ValueType, r *reader) {
 	if r.err == nil && (r.p > start+1 || ValueType(r.b[start]) != t) {
 		s.edits = append(s.edits, edit{kind: editType, start: int32(start), end: int32(r.p), arg: uint32(t)})
 	}
 }
 
-// dispatchCost is what a dispatch costs, from the begin of its loop.
+// dispatchCost is the cost of a dispatch, from the start of its loop.
 const dispatchCost = 3
 
 // backward makes the event of a branch to a loop the right one.
@@ -598,7 +598,7 @@ func (s *scan) memory(r *reader, at int) {
 	}
 }
 
-// reference notes that code refers to function f.
+// reference records that code refers to function f.
 func (s *scan) reference(r *reader, at int, f uint32) {
 	if _, ok := s.refAt[f]; ok {
 		return

@@ -38,7 +38,7 @@ const ImportModule = "toold"
 // fuel is below zero. It must add to the global ExportFuel (setting it would forgive the overdraft) or end the call.
 const ImportRefill = "refill"
 
-// ExportPrefix is how all exports begin that Rewrite adds. A guest with such an export is refused.
+// ExportPrefix is the prefix of all exports that Rewrite adds. A guest with such an export is refused.
 const ExportPrefix = "toold:"
 
 // What a rewritten module exports besides the guest's own exports.
@@ -57,14 +57,14 @@ const (
 	// carry the globals of one instance over to another. A position that is not there is a trap.
 	ExportGlobalGet = ExportPrefix + "global_get"
 	ExportGlobalSet = ExportPrefix + "global_set"
-	// ExportStart calls the module's start function. It is there when Module.StartExport is not empty.
+	// ExportStart calls the module's start function. It exists if Module.StartExport is not empty.
 	ExportStart = ExportPrefix + "start"
 )
 
 // PageSize is the size of a page of linear memory in bytes.
 const PageSize = 65536
 
-// Limits bound what Rewrite takes. A field that is zero or negative has its default.
+// Limits limit what Rewrite accepts. A field that is zero or negative has its default.
 type Limits struct {
 	Size         int // bytes of the module; default 64 MiB
 	Types        int // function types; default 10,000
@@ -113,14 +113,14 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Kind says why a module is refused.
+// Kind is the reason for refusing a module.
 type Kind int
 
 const (
-	Malformed   Kind = iota // it is no valid module, or encodes one in a way that engines do not agree on
-	Unsupported             // it uses a feature, or a name, that guests may not
-	TooLarge                // it is over one of the Limits
-	Short                   // it ends before the end that it announces: a part of a module
+	Malformed   Kind = iota // it is not a valid module, or uses an encoding that engines disagree on
+	Unsupported             // it uses a feature or a name that guests may not use
+	TooLarge                // it exceeds one of the Limits
+	Short                   // it ends before its announced end: a truncated module
 )
 
 // Error is why a module was refused, and where.
@@ -146,7 +146,7 @@ const (
 	ExternRef ValueType = 0x6f
 )
 
-// What begins a reference to what follows. Once read it is FuncRef or ExternRef; see references.go.
+// Prefixes of reference types. Once read, the type is FuncRef or ExternRef; see references.go.
 const (
 	refNullable ValueType = 0x63
 	refNonNull  ValueType = 0x64
@@ -176,7 +176,7 @@ func (t ValueType) String() string {
 	return fmt.Sprintf("type 0x%x", byte(t))
 }
 
-// External is what an import or export is, as the binary format encodes it.
+// External is the kind of an import or export, in its binary encoding.
 type External byte
 
 // The kinds of imports and exports.
@@ -206,14 +206,14 @@ type FuncType struct {
 	Params, Results []ValueType
 }
 
-// Import is what the original module imports.
+// Import is an import of the original module.
 type Import struct {
 	Module, Name string
 	Kind         External
 	Type         FuncType // of a function
 }
 
-// Export is what the original module exports.
+// Export is an export of the original module.
 type Export struct {
 	Name string
 	Kind External
@@ -229,7 +229,7 @@ type MemoryLimits struct {
 	Max uint32
 }
 
-// Segment is an active data segment that was taken out of the module. Bytes is part of what Rewrite was given.
+// Segment is an active data segment that was removed from the module. Bytes aliases the input of Rewrite.
 type Segment struct {
 	Offset uint32
 	Bytes  []byte
@@ -241,11 +241,11 @@ type GlobalType struct {
 	Imported bool
 }
 
-// Module is a rewritten module and what its engine must know of it.
+// Module is a rewritten module with the information that its engine needs.
 type Module struct {
 	Bytes []byte // the rewritten module
 
-	Imports []Import // without the one of ImportModule
+	Imports []Import // without those from ImportModule
 	Exports []Export // without those that begin with ExportPrefix
 
 	Memory *MemoryLimits // nil when the module defines none
@@ -270,9 +270,9 @@ type Module struct {
 	// and is left out.
 	StackRate int64
 
-	// InstanceBytes is what an engine keeps for one instance's tables, element segments and globals, at most.
+	// InstanceBytes is the maximum that an engine keeps for one instance's tables, element segments and globals.
 	InstanceBytes int64
 
-	// Debug is what the module says of its source lines, or nil. It aliases what Rewrite was given.
+	// Debug holds the module's source line information, or nil. It aliases the input of Rewrite.
 	Debug *Debug
 }
