@@ -1,11 +1,11 @@
-// Package wasm reads WebAssembly modules strictly and writes them anew, so that whatever a guest does is paid for,
-// can be undone, and has an end.
+// Package wasm reads WebAssembly modules strictly and rewrites them, so that whatever a guest does is metered,
+// can be undone, and ends.
 //
 // Rewrite promises:
 //
 //   - No input makes it panic, or take more than linear time and memory. Counts are bounded by the bytes that are left
 //     and by Limits, before anything is allocated for them.
-//   - It refuses what it does not know: instructions, sections, types and encodings outside WebAssembly 2.0 with tail
+//   - It refuses what is not supported: instructions, sections, types and encodings outside WebAssembly 2.0 with tail
 //     calls, extended constant expressions, exceptions (try_table), typed function references and the atomic
 //     instructions of threads. Legacy exceptions, several memories, memory64, relaxed SIMD and garbage collected types
 //     are refused by name. Nothing passes through unread.
@@ -17,7 +17,7 @@
 //     the types of operands; a WebAssembly engine has to validate the result, as all of them do.
 //   - The result computes what the original computes, until the fuel is used up.
 //
-// What the result has that the original had not:
+// The result has, in addition to the original:
 //
 //   - Metering: a global counts fuel down and an imported function is called when it is below zero; see Module.
 //   - Save and restore functions for the mutable globals, and a flag that says when something changed that they do
@@ -26,7 +26,7 @@
 //     export: the engine applies both once and takes an image, rather than at every instantiation.
 //   - Memory and tables have maxima, and long bulk operations are done in pieces.
 //
-// Only the engine in the folder above calls it.
+// Only the engine in the parent folder uses it.
 package wasm
 
 import "fmt"
