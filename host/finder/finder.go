@@ -1,6 +1,6 @@
-// Package finder finds the tool that a call names, and lists those that a caller can
-// call: of tools.d, and what the modules of tools.d bring for the caller. What a caller
-// cannot see is as if it were not there.
+// Package finder finds the tool that a call names, and lists the tools that a caller can call: those of tools.d, and
+// those that modules of tools.d provide for the caller. A tool that a caller may not see is indistinguishable from one
+// that does not exist.
 package finder
 
 import (
@@ -28,14 +28,14 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// Config is fixed when a Finder is made.
+// Config is fixed when a Finder is created.
 type Config struct {
-	// Config and Identity are those in force; a reload swaps them.
+	// Config and Identity return the ones in force; a reload replaces them.
 	Config     func() *config.Config
 	Identity   func() *identity.Resolver
 	Tools      *catalog.Catalog
 	Discovered *discovery.Cache
-	Execute    *execute.Executor // asks modules
+	Execute    *execute.Executor // calls modules
 	Log        *slog.Logger
 }
 
@@ -43,21 +43,21 @@ type Config struct {
 type Finder struct {
 	Config
 	schemas schemas
-	// counts are the digests of what counts of the configuration in force.
+	// counts holds the digests of the relevant part of the configuration in force.
 	counts atomic.Pointer[counts]
 }
 
-// New makes a Finder.
+// New returns a Finder.
 func New(c Config) *Finder { return &Finder{Config: c} }
 
-// counts has a digest for modules that run nothing, and one for those that do.
+// counts has one digest for modules that run no binaries, and one for those that do.
 type counts struct {
 	of   *config.Config
 	sums [2]string
 }
 
-// settings is the digest of what counts of the configuration for t. A
-// configuration is not changed once it is in force.
+// settings returns the digest of the configuration that is relevant to t. A configuration does not change once it is
+// in force.
 func (f *Finder) settings(t *tools.Tool) string {
 	now := f.Config.Config()
 	k := f.counts.Load()
@@ -71,18 +71,17 @@ func (f *Finder) settings(t *tools.Tool) string {
 	return k.sums[0]
 }
 
-// errNotServed is for a tool that is not there on this socket, or brings nothing
-// now.
+// errNotServed is the error for a tool that does not exist on this socket, or provides nothing now.
 var errNotServed = errors.New("not served")
 
-// Pin finds the tool that a names and holds it until release. What the caller
-// cannot see gets the same answer as what is not there.
+// Pin finds the tool that a names and holds it until release. A tool that the caller may not see gets the same
+// response as one that does not exist.
 func (f *Finder) Pin(ctx context.Context, a call.Admitted) (_ call.Pinned, release func(), err error) {
 	name, entrance := a.Tool, f.Config.Config().Entrance(a.Socket)
 	tool, release, err := f.Tools.Acquire(ctx, name)
 	switch {
 	case err == nil && len(tool.Def.On) > 0 && a.Caller.ID != call.Extension(name).ID:
-		// It takes what it is run with for what happened.
+		// The error may depend on what has been released.
 		release()
 		return call.Pinned{}, nil, tools.Unknown(name)
 	case err == nil && entrance.Serves(tool.Def.Category) && !tool.Discovers:
@@ -100,7 +99,7 @@ func (f *Finder) Pin(ctx context.Context, a call.Admitted) (_ call.Pinned, relea
 	if e := (*fault.Error)(nil); !hidden && (!errors.As(err, &e) || e.Code != fault.UnknownTool) {
 		return call.Pinned{}, nil, err
 	}
-	// A module that is still being loaded may bring it.
+	// A module that is still being loaded may provide it.
 	if err := f.Tools.Ready(ctx); err != nil {
 		return call.Pinned{}, nil, err
 	}
@@ -128,15 +127,14 @@ func (f *Finder) Pin(ctx context.Context, a call.Admitted) (_ call.Pinned, relea
 	if why == nil {
 		return call.Pinned{}, nil, unknown
 	}
-	// Nobody knows whether there is such a tool. The answer is the same for
-	// every name.
+	// Whether the tool exists is unknown. The response is the same for every name.
 	if err := ctx.Err(); err != nil {
 		return call.Pinned{}, nil, err
 	}
 	e := call.AsError(ctx, why)
 	switch {
 	case e.Code == fault.Unauthenticated && f.Config.Config().Identity.JWKS == "":
-		// Callers have no identities here: none could call what this module brings.
+		// Callers have no identities here, so none could call what this module provides.
 		return call.Pinned{}, nil, unknown
 	case e.Code == fault.Unauthenticated, e.Code == fault.ToolBroken:
 		e = &fault.Error{Code: fault.UnknownTool, Message: unknown.Message + "; " + e.Message, Cause: why}
@@ -144,7 +142,7 @@ func (f *Finder) Pin(ctx context.Context, a call.Admitted) (_ call.Pinned, relea
 	return call.Pinned{}, nil, e
 }
 
-// names are those of the tools of tools.d that the caller of a can call.
+// names returns the names of the tools in tools.d that the caller of a can call.
 func (f *Finder) names(a call.Admitted) []string {
 	entrance := f.Config.Config().Entrance(a.Socket)
 	discovering := f.Tools.Serving().Discovering()
@@ -157,11 +155,11 @@ func (f *Finder) names(a call.Admitted) []string {
 	return names
 }
 
-// maxNear is how many names the refusal of an unknown one has.
+// maxNear is how many names the error for an unknown name suggests.
 const maxNear = 3
 
-// nearTo is unknown, the error of name, with those of names that may have been
-// meant. They are names that the caller can call, so that it learns no others.
+// nearTo returns unknown, the error for name, with similar names added. It suggests only names that the caller can
+// call, so that it reveals no others.
 func nearTo(unknown *fault.Error, name string, names []string) *fault.Error {
 	var near []string
 	for len(near) < maxNear {
@@ -176,13 +174,13 @@ func nearTo(unknown *fault.Error, name string, names []string) *fault.Error {
 		return unknown
 	}
 	with := *unknown
-	at := strings.LastIndex(with.Message, "; ") + 2 // before what to do
+	at := strings.LastIndex(with.Message, "; ") + 2 // before the advice
 	with.Message = with.Message[:at] + "did you mean " + strings.Join(near, " or ") + "? " + with.Message[at:]
 	return &with
 }
 
-// resolve is a as a call of tool: what its caller is to it. The key is that of a
-// tool that brings further ones.
+// resolve returns a as a call of tool, with what the tool grants its caller. The key is for a tool that provides
+// further ones.
 func (f *Finder) resolve(a call.Admitted, tool *tools.Tool) (call.Pinned, discovery.Key, error) {
 	p := call.Pinned{Admitted: a, Tool: tool, Payload: a.Call.Payload}
 	generation, settings := f.Discovered.Generation(), ""
@@ -209,8 +207,8 @@ func (f *Finder) resolve(a call.Admitted, tool *tools.Tool) (call.Pinned, discov
 	}, nil
 }
 
-// discovered is what the tool source brings for the caller of a; it is pinned until
-// release. Where refresh is not nil, it is what the caller wants discovered anew.
+// discovered returns what the tool source provides for the caller of a, pinned until release. A non-nil refresh
+// selects what the caller wants discovered anew.
 func (f *Finder) discovered(ctx context.Context, a call.Admitted, source string, refresh func(discovery.Key)) (p call.Pinned, key discovery.Key, s *discovery.Surface, release func(), err error) {
 	entrance := f.Config.Config().Entrance(a.Socket)
 	for range 4 {
@@ -238,9 +236,8 @@ func (f *Finder) discovered(ctx context.Context, a call.Admitted, source string,
 	return p, key, nil, nil, fault.Errorf(fault.Overloaded, "the tools of %s change faster than they can be listed; try again", source)
 }
 
-// Discovery returns the discovery of what p's tool brings for its caller. It may run on
-// when the call has ended. What comes of it is for everybody with that
-// fingerprint, so that the module hears of no other name, and of no session.
+// Discovery returns the discovery of what p's tool provides for its caller. It may continue after the call has ended.
+// Its result is for everybody with that fingerprint, so the module gets no other name, and no session.
 func (f *Finder) Discovery(p call.Pinned, key discovery.Key) func(context.Context) (*discovery.Surface, error) {
 	tool := p.Tool
 	caller := p.Caller
@@ -271,7 +268,7 @@ func (f *Finder) Discovery(p call.Pinned, key discovery.Key) func(context.Contex
 	}
 }
 
-// discover asks the module which tools it brings.
+// discover asks the module which tools it provides.
 func (f *Finder) discover(ctx context.Context, p *call.Pinned) (*discovery.Surface, error) {
 	tool := p.Tool
 	export := "discover"
@@ -315,7 +312,7 @@ func (f *Finder) discover(ctx context.Context, p *call.Pinned) (*discovery.Surfa
 		if s.Tools, err = tool.MCP.Tools(reply.Output); err != nil {
 			return nil, broken("%w", err)
 		}
-		// What the plugin says of its tools informs; what they may do, tool.json says.
+		// What the plugin says about its tools is informative; tool.json determines what they may do.
 		for i := range s.Tools {
 			s.Tools[i].Mutating = tool.Def.Mutating
 		}
@@ -345,7 +342,7 @@ func (f *Finder) discover(ctx context.Context, p *call.Pinned) (*discovery.Surfa
 	return discovery.NewSurface(list, safety, ttl), nil
 }
 
-// check takes what a module lists, whole or not at all.
+// check validates a module's list and accepts it as a whole or not at all.
 func (f *Finder) check(s *abi.Surface) ([]discovery.Tool, error) {
 	if len(s.Tools) > discovery.MaxTools {
 		return nil, fmt.Errorf("%d tools, and at most %d can be", len(s.Tools), discovery.MaxTools)
@@ -387,7 +384,7 @@ func (f *Finder) check(s *abi.Surface) ([]discovery.Tool, error) {
 		}
 		if t.Annotations != nil {
 			a := *t.Annotations
-			// What a tool says of itself must not say less than what it is.
+			// A tool must not claim less for itself than what it does.
 			if t.Mutating {
 				no := false
 				a.ReadOnly = &no
@@ -403,11 +400,10 @@ func (f *Finder) check(s *abi.Surface) ([]discovery.Tool, error) {
 	return list, nil
 }
 
-// maxIcons is how many bytes the icons of a tool have, all together.
+// maxIcons bounds the icons of a tool in total, in bytes.
 const maxIcons = 16 << 10
 
-// checkIcons admits what a client may show without asking anybody but the server that
-// the icon names, or nobody.
+// checkIcons admits icons that a client can show without contacting anybody, or only the server that the icon names.
 func checkIcons(icons []abi.Icon) error {
 	size := 0
 	for _, icon := range icons {
@@ -425,7 +421,7 @@ func checkIcons(icons []abi.Icon) error {
 	return nil
 }
 
-// bring is p as a call of t, which p's tool brings for its caller.
+// bring returns p as a call of t, which p's tool provides for its caller.
 func (f *Finder) bring(p call.Pinned, key discovery.Key, t discovery.Tool) (call.Pinned, error) {
 	schema, err := f.schemas.compile(t.Schema)
 	if err != nil {

@@ -19,9 +19,8 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// listDiscovered is what the modules bring for the caller of a, by name, and why
-// some of it is missing. Where two modules bring one name, the first of them has
-// it; a tool of tools.d always has its own.
+// listDiscovered lists by name what the modules provide for the caller of a, and why part of it is missing. If two
+// modules provide the same name, the first one wins; a tool of tools.d always keeps its own.
 func (f *Finder) listDiscovered(ctx context.Context, a call.Admitted, taken map[string]bool, refresh func(discovery.Key)) (list []listedTool, missing []unlisted) {
 	for _, source := range f.Tools.Serving().Discovering() {
 		p, _, s, release, err := f.discovered(ctx, a, source, refresh)
@@ -55,18 +54,18 @@ func (f *Finder) listDiscovered(ctx context.Context, a call.Admitted, taken map[
 	return list, missing
 }
 
-// mayName reports whether the caller of a may learn that the tool source is there, and
-// how it fails. Who is held to a list of tools learns of no other.
+// mayName reports whether the caller of a may learn that the tool source exists, and how it fails. A caller restricted
+// to a list of tools learns of no others.
 func mayName(a *call.Admitted, source string) bool {
 	return mayList(a, source) && (a.Caller.Session() == "" || a.Execution.Admits(source))
 }
 
-// mayList reports whether the module that asks, where one does, may call that tool.
+// mayList reports whether the module that makes the call, if any, may call that tool.
 func mayList(a *call.Admitted, tool string) bool {
 	return a.By == nil || a.By.Allowed.Sessions() || a.By.Allowed.Tool(tool)
 }
 
-// listedTool is one tool as tools.list answers it.
+// listedTool is one tool as returned by tools.list.
 type listedTool struct {
 	Name        string          `json:"name"`
 	Title       string          `json:"title,omitempty"`
@@ -78,9 +77,9 @@ type listedTool struct {
 	Output   json.RawMessage `json:"output_schema,omitempty"`
 	Icons    json.RawMessage `json:"icons,omitempty"`
 	Mutating bool            `json:"mutating,omitempty"`
-	// Source is the tool of tools.d that brings this one for the caller.
+	// Source is the tool of tools.d that provides this one for the caller.
 	Source string `json:"source,omitempty"`
-	// Unshown says that the schema is there, and too long for an answer.
+	// Unshown means that there is a schema, but it is too long for a response.
 	Unshown bool `json:"schema_unshown,omitempty"`
 }
 
@@ -92,24 +91,23 @@ type unlisted struct {
 	Retriable bool   `json:"retriable"`
 }
 
-// maxListPage is about how many bytes of tools one answer of tools.list has:
-// what stays of a frame for them.
+// maxListPage is roughly how many bytes of tools one response of tools.list holds: what a frame has left for them.
 const maxListPage = 48 << 10
 
-// maxReason is how much of why a module's tools are missing a list says, in bytes.
+// maxReason bounds, in bytes, the reason in a list why a module's tools are missing.
 const maxReason = 512
 
 // ListID is the reserved tool id whose call lists the tools of a socket.
 const ListID = "tools.list"
 
-// listPage is what a call of tools.list asks for.
+// listPage holds the arguments of a call of tools.list.
 type listPage struct {
 	After   string `json:"after"`
 	Limit   int    `json:"limit"`
 	Refresh bool   `json:"refresh"`
 }
 
-// readPage reads what a asks for. help is set if a asks for a text about that instead.
+// readPage parses the arguments of a. help is set if a asks for the help text instead.
 func readPage(a *call.Admitted) (page listPage, help string, err error) {
 	payload, takes, into := a.Call.Payload, "after, limit and refresh", any(&page)
 	if a.Form == wire.Plain { // which has no pages
@@ -131,8 +129,8 @@ func readPage(a *call.Admitted) (page listPage, help string, err error) {
 	return page, "", nil
 }
 
-// of returns those of list, which is sorted by name, that are on the page, and the name
-// to go on after; empty if there are no more.
+// of returns the tools of list, which is sorted by name, that are on the page, and the name to continue after; it is
+// empty if there are no more.
 func (p listPage) of(list []listedTool) (tools []json.RawMessage, next string, err error) {
 	from, _ := slices.BinarySearchFunc(list, p.After, func(t listedTool, after string) int {
 		if t.Name <= after {
@@ -146,7 +144,7 @@ func (p listPage) of(list []listedTool) (tools []json.RawMessage, next string, e
 		if len(t.Schema) > maxListPage/2 {
 			t.Schema, t.Unshown = nil, true
 		}
-		if len(t.Output)+len(t.Icons) > maxListPage/4 { // calls are checked all the same
+		if len(t.Output)+len(t.Icons) > maxListPage/4 { // calls are validated nevertheless
 			t.Output, t.Icons = nil, nil
 		}
 		t.Description = record.Brief(t.Description, discovery.MaxText)
@@ -162,9 +160,8 @@ func (p listPage) of(list []listedTool) (tools []json.RawMessage, next string, e
 	return tools, "", nil
 }
 
-// List returns the tools that the caller can call on this socket, by
-// name: those after the name "after", as many as fit an answer. "next" is the
-// name to go on after.
+// List returns the tools that the caller can call on this socket, sorted by name: those after the name "after", as
+// many as fit in a response. "next" is the name to continue after.
 func (f *Finder) List(ctx context.Context, a call.Admitted) call.Outcome {
 	page, help, err := readPage(&a)
 	if err != nil {
@@ -212,8 +209,7 @@ func (f *Finder) List(ctx context.Context, a call.Admitted) call.Outcome {
 		Tools   []json.RawMessage `json:"tools"`
 		Next    string            `json:"next,omitempty"`
 		Missing []unlisted        `json:"missing,omitempty"`
-		// RefreshAfter is how long the caller has to wait until what it wanted
-		// discovered anew can be.
+		// RefreshAfter is the time, in milliseconds, until the refresh that the caller wanted is possible.
 		RefreshAfter int64 `json:"refresh_after_ms,omitempty"`
 	}
 	if answer.Tools, answer.Next, err = page.of(list); err != nil {
@@ -235,13 +231,12 @@ func raw(s string) json.RawMessage {
 	return json.RawMessage(s)
 }
 
-// CompleteID is the reserved tool id whose call answers what may stand at the end of a
-// command line: its arguments are the name of a tool and the words after it, the last one
-// as far as it is typed. No tool runs for it.
+// CompleteID is the reserved tool id whose call completes a command line: its arguments are the name of a tool and the
+// words after it, the last one as typed so far. It runs no tool.
 const CompleteID = "tools.complete"
 
-// Complete returns the flags and values that the schema of a tool names, to whoever may
-// call that tool: nothing for a tool without one, whose program would have to be asked.
+// Complete returns the flags and values that the schema of a tool names, to callers that may call the tool. It returns
+// nothing for a tool without a schema, whose program would have to be asked.
 func (f *Finder) Complete(ctx context.Context, a call.Admitted) call.Outcome {
 	if a.Form != wire.Plain || len(a.Args) < 2 {
 		return call.Failed(ctx, fault.Errorf(fault.InvalidPayload, "tools.complete takes the name of a tool and the words after it; call it in the plain form, as tool-client --complete does"))

@@ -9,17 +9,16 @@ import (
 	"github.com/toold/toold/host/tools"
 )
 
-// schemas keeps the compiled schemas of offered tools: thousands of identities
-// share a few.
+// schemas caches the compiled schemas of provided tools: thousands of identities share a few.
 type schemas struct {
 	mu sync.Mutex
 	m  map[string]*jsonschema.Schema // guarded by mu
 }
 
-// maxSchemas is how many are kept; beyond that all of them go.
+// maxSchemas limits the cache; beyond that it is emptied.
 const maxSchemas = 8192
 
-// compile is nil for an empty schema, which admits any object.
+// compile returns nil for an empty schema, which admits any object.
 func (s *schemas) compile(text string) (*jsonschema.Schema, error) {
 	if text == "" {
 		return nil, nil

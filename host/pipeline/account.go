@@ -14,32 +14,32 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// account is what is known of a call when it ends, for its session, the log, the
-// metrics and the audit log. Stages write it, and decide nothing by it.
+// account is what is known of a call when it ends, for its session, the log, the metrics and the audit log. Stages
+// write to it, but never decide by it.
 type account struct {
-	caller    identity.Caller    // from when it is known
-	execution *session.Execution // from when its session is known
-	pinned    *call.Pinned       // from when its tool is known
-	decided   *call.Decided      // as far as it was
+	caller    identity.Caller    // once it is known
+	execution *session.Execution // once its session is known
+	pinned    *call.Pinned       // once its tool is known
+	decided   *call.Decided      // as far as it got
 	consent
-	begin   uint64 // the number of its begin in the audit log
-	cleared bool   // what has to be on the disk before it runs is
-	counted bool   // its id is the caller's now; see Results
-	job     bool   // it goes on as a job, which is a call of its own
+	begin   uint64 // number of its begin record in the audit log
+	cleared bool   // what has to be on disk before it runs is
+	counted bool   // its id belongs to the caller now; see Results
+	job     bool   // it continues as a job, which is a call of its own
 	found   *audit.Found
 	meter   call.Meter
 }
 
-// consent is whether a call may run, as its policies and those who approve say.
+// consent is whether a call may run, according to its policies and approvers.
 type consent struct {
 	allowed  bool
-	planned  bool              // and not to run
-	asked    *approval.Request // the request that it does not wait for
-	approval string            // the id of the approval by which it runs
+	planned  bool              // and not run
+	asked    *approval.Request // the request, if the call does not wait for it
+	approval string            // id of the approval under which it runs
 	grant    *approval.Grant   // of that; nil for one of a batch
 }
 
-// endGrant notes what came of an approved call.
+// endGrant records the outcome of an approved call.
 func (c *consent) endGrant(res *wire.Result) {
 	if c.grant == nil {
 		return
@@ -52,8 +52,7 @@ func (c *consent) endGrant(res *wire.Result) {
 	c.grant = nil
 }
 
-// verdict says whether the call was let through, and by which rule, as far as e and
-// what is known of it tell.
+// verdict derives from e and the account whether the call was let through, and by which rule.
 func (acc *account) verdict(e *fault.Error) record.Verdict {
 	v := record.Verdict{Effect: audit.EffectAllow, Approval: acc.approval}
 	if acc.decided != nil {
@@ -72,7 +71,7 @@ func (acc *account) verdict(e *fault.Error) record.Verdict {
 	if e.Code == fault.Denied || e.Code == fault.Unauthenticated {
 		v.Effect = audit.EffectDeny
 	}
-	// A rule of the host's has its name in the message, as one of a policy's.
+	// A rule of the host has its name in the message, as a policy's rule has.
 	if rest, ok := strings.CutPrefix(e.Message, "denied by rule "); ok {
 		v.Rule, _, _ = strings.Cut(rest, ": ")
 	}

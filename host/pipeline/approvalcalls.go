@@ -14,15 +14,14 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// approvalCalls answer those calls.
+// approvalCalls serves the calls about approvals.
 type approvalCalls struct {
 	*approver
 	batches batches
 }
 
-// serve answers one of the calls about approvals. They are a person's: what a
-// module, a job or a turn asks for, and a caller that its owner has bound to a session,
-// may not decide as the identity that it works for.
+// serve handles one of the calls about approvals. They are for people: a module, a job, a turn, and a caller that its
+// owner has bound to a session may not decide as the identity that they work for.
 func (s *approvalCalls) serve(ctx context.Context, q *call.Request, caller identity.Caller) call.Outcome {
 	data, err := s.answer(ctx, q, caller)
 	if err != nil {
@@ -70,7 +69,7 @@ func (s *approvalCalls) answer(ctx context.Context, q *call.Request, caller iden
 	return json.Marshal(approvalStatus(&r, who))
 }
 
-// decideError is the error of whoever decides.
+// decideError converts an error for the caller that decides.
 func decideError(err error, r *approval.Request) error {
 	switch {
 	case errors.Is(err, approval.ErrNotFound):
@@ -83,7 +82,7 @@ func decideError(err error, r *approval.Request) error {
 	return storeError(err)
 }
 
-// ListApprovals is what a person sees, the oldest first, without the plans.
+// ListApprovals returns the requests that a person may see, oldest first, without the plans.
 func ListApprovals(store *approval.Store, who approval.Person) []adminapi.Approval {
 	out := []adminapi.Approval{}
 	for _, r := range store.List(who) {
@@ -96,7 +95,7 @@ func ListApprovals(store *approval.Store, who approval.Person) []adminapi.Approv
 	return out
 }
 
-// ShowApproval is one request with its plans. Errors are those of approval.Store.
+// ShowApproval returns one request with its plans. Errors are those of approval.Store.
 func ShowApproval(store *approval.Store, id string, who approval.Person) (adminapi.Approval, error) {
 	r, err := store.Get(id, who)
 	if err != nil {
@@ -105,8 +104,8 @@ func ShowApproval(store *approval.Store, id string, who approval.Person) (admina
 	return approvalStatus(&r, who), nil
 }
 
-// DecideApproval approves a request, or denies it. Errors are those of
-// approval.Store; with ErrState comes the request as it is.
+// DecideApproval approves or denies a request. Errors are those of approval.Store; with ErrState it also returns the
+// current request.
 func DecideApproval(store *approval.Store, id string, who approval.Person, approve bool, reason string) (adminapi.Approval, error) {
 	r, err := store.Decide(id, who, approve, reason)
 	if errors.Is(err, approval.ErrNotFound) {

@@ -23,7 +23,7 @@ import (
 	"github.com/toold/toold/host/tools"
 )
 
-// The calls with which an identity decides what it may.
+// The calls with which an identity decides on the requests it may decide on.
 const (
 	approvalList    = "approval.list"
 	approvalShow    = "approval.show"
@@ -33,17 +33,16 @@ const (
 	approvalRun     = "approval.run"
 )
 
-// isApprovalCall reports whether a tool id is one of these.
+// isApprovalCall reports whether a tool id is one of the calls above.
 func isApprovalCall(tool string) bool {
 	return slices.Contains([]string{approvalList, approvalShow, approvalApprove, approvalDeny, approvalPlan, approvalRun}, tool)
 }
 
-// A call whose policy asks runs by an approval, or not at all. spend is the guard:
-// it is the last thing before the call begins, and takes an approval of exactly what
-// begins. Everything else here only brings one about: wait has a call wait for it
-// that may, and ask says what to do to one that may not.
+// A call whose policy asks for approval runs under an approval, or not at all. spend enforces that: it is the last
+// step before the call begins, and takes an approval of exactly what begins. Everything else here only leads to one:
+// wait makes a call wait for it if it may, and ask tells the caller what to do if it may not.
 
-// approver has calls approved.
+// approver gets calls approved.
 type approver struct {
 	store    *approval.Store
 	tools    *catalog.Catalog
@@ -51,7 +50,7 @@ type approver struct {
 	records  *recorder
 }
 
-// step is d as a step of a request: what is shown of it, whole, and its digest.
+// step returns d as a step of a request: its full description, and its digest.
 func (v *approver) step(d *call.Decided) (approval.Step, error) {
 	s := v.records.draft(&d.Request, &d.Pinned, d, d.Caller)
 	if s.Withheld != "" {
@@ -107,25 +106,24 @@ func (v *approver) step(d *call.Decided) (approval.Step, error) {
 	return of, err
 }
 
-// whole is d with an input that is known before it runs. The error says what of it
-// nobody could approve.
+// whole returns d with an input that is known before it runs. The error names the part that nobody could approve.
 func whole(d call.Decided) (call.Decided, error) {
 	streams := d.Input.Wanted && !d.Input.Fixed && len(d.Input.Bytes) == 0 && d.Streams.Stdin != nil
 	if d.Tool.Kind == tools.Handler && d.Tool.Entry.Input != tools.EntryStdin {
-		streams = false // it runs without, where it asks for any
+		streams = false // it runs without streams, if it asks for any
 	}
 	if streams {
 		return d, fault.Errorf(fault.Denied, "denied by rule approval.input: %s needs an approval, and its input comes as a stream, which nobody can review before; send the input with the call, or call it without", d.Call.Tool)
 	}
-	// Neither what is steered nor a terminal adds to what was approved.
+	// Neither steering nor a terminal may add to what was approved.
 	d.Execution.RejectSteering("what runs is approved as it is")
 	d.Input.Fixed = true
 	d.Streams.Stdin, d.Streams.Terminal, d.Streams.Steer, d.Streams.Receive = nil, nil, nil, nil
 	return d, nil
 }
 
-// request is the request for steps, the last of which is d. A policy may have put what
-// its caller wrote into its text.
+// request returns the request for steps, the last of which is d. A policy may have copied input from its caller into
+// its text.
 func (v *approver) request(d *call.Decided, steps ...approval.Step) approval.Request {
 	names := namesOf(d.Caller)
 	hide := v.records.draft(&d.Request, &d.Pinned, d, d.Caller).HideText
@@ -135,7 +133,7 @@ func (v *approver) request(d *call.Decided, steps ...approval.Step) approval.Req
 	}
 }
 
-// namesOf are the names by which a policy may call c, the one for people last.
+// namesOf returns the names by which a policy may refer to c, the human-readable one last.
 func namesOf(c identity.Caller) []string {
 	names := []string{c.ID}
 	if sub, ok := c.Claim("sub"); ok && sub != "" {
@@ -147,8 +145,8 @@ func namesOf(c identity.Caller) []string {
 	return names
 }
 
-// current reports why d cannot run by any approval any more: its tool is not the one
-// that serves, or its caller does not count any longer.
+// current returns an error if d can no longer run under any approval: its tool has been replaced, or its caller is no
+// longer valid.
 func (v *approver) current(ctx context.Context, d *call.Decided) error {
 	t, release, err := v.tools.Acquire(ctx, d.Tool.Name)
 	if err != nil {
@@ -177,7 +175,7 @@ func lapsed(d *call.Decided, why string) error {
 	return fault.Errorf(fault.ApprovalRequired, "what %s would run is not what was asked for any more: %s; make the call again, to have it approved as it is now", d.Call.Tool, why)
 }
 
-// storeError is the error of a call for one of the store.
+// storeError converts an error of the store to one of a call.
 func storeError(err error) error {
 	switch {
 	case errors.Is(err, approval.ErrFull):
@@ -188,8 +186,7 @@ func storeError(err error) error {
 	return &fault.Error{Code: fault.StoreUnavailable, Cause: err, Message: "the store of approvals cannot be written, so nothing that needs one runs; ask the operator to check the disk space and the daemon's state (toold's log says why)"}
 }
 
-// spend takes the approval of d, where it needs one, and returns once that is spent
-// for good. On an error d must not run.
+// spend takes the approval of d, if it needs one, and returns once that is durably spent. On an error d must not run.
 func (v *approver) spend(ctx context.Context, d *call.Decided, c *consent) error {
 	if d.Ask == nil && d.Take == nil {
 		return nil
@@ -228,8 +225,7 @@ func (v *approver) spend(ctx context.Context, d *call.Decided, c *consent) error
 	return nil
 }
 
-// ask has d approved by somebody. The error is what its caller is told who does not
-// wait.
+// ask requests approval of d. The error is for a caller that does not wait.
 func (v *approver) ask(d *call.Decided, s approval.Step) (approval.Request, error) {
 	r, err := v.store.Ask(v.request(d, s), d.Ask.TTL)
 	if err != nil {
@@ -238,13 +234,13 @@ func (v *approver) ask(d *call.Decided, s approval.Step) (approval.Request, erro
 	switch r.State {
 	case approval.Denied:
 		return r, refused(&r)
-	case approval.Approved: // between the look and this
+	case approval.Approved: // since the check
 		return r, fault.Errorf(fault.ApprovalRequired, "%s was approved just now as %s; make the same call again", d.Call.Tool, r.ID)
 	}
 	return r, fault.Errorf(fault.ApprovalRequired, "%s; then make the same call again", toApprove(d, &r))
 }
 
-// toApprove says who has to do what.
+// toApprove says who has to do what to approve.
 func toApprove(d *call.Decided, r *approval.Request) string {
 	rule := ""
 	if r.Rule != "" {
@@ -261,7 +257,7 @@ func toApprove(d *call.Decided, r *approval.Request) string {
 		d.Call.Tool, rule, r.Expires.UTC().Format("2006-01-02 15:04:05 MST"), who, r.ID)
 }
 
-// refused is the error of a call that was not approved.
+// refused returns the error of a call that was not approved.
 func refused(r *approval.Request) error {
 	reason := ""
 	if r.Reason != "" {
@@ -271,14 +267,14 @@ func refused(r *approval.Request) error {
 		cmp.Or(r.Rule, "approval"), cmp.Or(r.DeciderName, r.Decider), r.ID, reason, r.Expires.UTC().Format("2006-01-02 15:04:05 MST"))
 }
 
-// waits reports whether d waits for its approval: a turn, a job, and a call at a
-// terminal, where somebody sees that it does.
+// waits reports whether d waits for its approval: a turn, a job, and a call at a terminal, where somebody sees that it
+// waits.
 func waits(d *call.Decided) bool {
 	return !d.By.Waits() && (d.Kind == session.KindTurn || d.Execution.Job != nil || d.TTY != nil)
 }
 
-// wait asks for d, and returns its step and the request once that is approved. Its time
-// is not that of the tool: it ends with the request, or with ctx.
+// wait requests approval of d, and returns its step and the request once it is approved. The tool's time limit does
+// not apply: the wait ends with the request or with ctx.
 func (v *approver) wait(ctx context.Context, d *call.Decided) (s approval.Step, r approval.Request, err error) {
 	if s, err = v.step(d); err != nil {
 		return s, r, err
@@ -309,8 +305,8 @@ func (v *approver) wait(ctx context.Context, d *call.Decided) (s approval.Step, 
 	return s, r, v.current(ctx, d)
 }
 
-// compare has the request of that id lapse unless d, which was decided anew, is still
-// what s says. The error is then APPROVAL_REQUIRED.
+// compare lets the request with that id lapse unless d, which was decided anew, still matches s. The error is then
+// APPROVAL_REQUIRED.
 func (v *approver) compare(d *call.Decided, s approval.Step, id string) error {
 	now, err := digest(d)
 	if err == nil && now != s.Digest {
@@ -325,8 +321,7 @@ func (v *approver) compare(d *call.Decided, s approval.Step, id string) error {
 	return err
 }
 
-// askedData is what programs are told of a request for which their call does not
-// wait.
+// askedData describes, for programs, a request for which their call does not wait.
 func askedData(r *approval.Request) json.RawMessage {
 	b, err := json.Marshal(map[string]any{"approval": map[string]any{
 		"id": r.ID, "state": r.State, "rule": r.Rule, "by": append([]string{}, r.By...), "self": r.Self, "expires": r.Expires,
@@ -337,7 +332,7 @@ func askedData(r *approval.Request) json.RawMessage {
 	return b
 }
 
-// approvalStatus is r as who sees it.
+// approvalStatus returns r as seen by who.
 func approvalStatus(r *approval.Request, who approval.Person) adminapi.Approval {
 	a := adminapi.Approval{
 		ID: r.ID, State: string(r.State), Asker: r.Asker, AskerName: r.Name, Session: r.Session, Execution: r.Execution,

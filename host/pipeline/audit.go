@@ -16,17 +16,17 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// recorder writes what the audit log has of calls.
+// recorder writes the audit records of calls.
 type recorder struct {
 	log    *audit.Log // nil: none
 	config func() *config.Config
 	mask   record.Masker
-	// last is the configuration that the log was told of last.
+	// last is the configuration that was last logged.
 	last atomic.Pointer[digested]
 }
 
-// begin writes and syncs the record that d is about to run, where that may
-// change something. The error is STORE_UNAVAILABLE, or why ctx ended.
+// begin writes and syncs the record that d is about to run, if that may change something. The error is
+// STORE_UNAVAILABLE, or why ctx ended.
 func (w *recorder) begin(ctx context.Context, d *call.Decided, acc *account) error {
 	if !d.Class.Mutating || !w.log.On() {
 		return nil
@@ -48,7 +48,7 @@ func (w *recorder) begin(ctx context.Context, d *call.Decided, acc *account) err
 	return nil
 }
 
-// end records what came of a call.
+// end records the outcome of a call.
 func (w *recorder) end(q *call.Request, acc *account, res *wire.Result) {
 	if !w.log.On() {
 		return
@@ -99,7 +99,7 @@ func (w *recorder) end(q *call.Request, acc *account, res *wire.Result) {
 	w.log.Add(s.Record(func(c *audit.Call) *audit.Record { return finish(&audit.Record{Call: c}) }))
 }
 
-// draft is the draft of a record of a call.
+// draft returns the draft of a call's record.
 func (w *recorder) draft(q *call.Request, pinned *call.Pinned, d *call.Decided, caller identity.Caller) *record.Draft {
 	return record.New(q, pinned, d, caller, w.configDigest(), w.mask)
 }

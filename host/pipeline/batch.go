@@ -32,7 +32,7 @@ type batchPayload struct {
 	Calls []json.RawMessage `json:"calls"`
 }
 
-// calls are those of a batch, made by caller in q's session unless they name one.
+// calls returns the calls of a batch, made by caller, in q's session unless they name one.
 func (b *batchPayload) calls(q *call.Request, caller *identity.Caller) ([]call.Request, error) {
 	if n := len(b.Calls); n == 0 || n > approval.MaxSteps {
 		return nil, fault.Errorf(fault.InvalidPayload, "/payload/calls: has %d calls, and there are 1 to %d", n, approval.MaxSteps)
@@ -63,21 +63,20 @@ func (b *batchPayload) calls(q *call.Request, caller *identity.Caller) ([]call.R
 	return list, nil
 }
 
-// plannedCall is one call of a plan, as it is answered.
+// plannedCall is one call of a plan in the response.
 type plannedCall struct {
 	Tool   string `json:"tool"`
 	Digest string `json:"digest"`
 	Asks   bool   `json:"asks"`
 }
 
-// batches plan lists of calls, and run them.
+// batches plans lists of calls, and runs them.
 type batches struct {
 	*approver
 	call func(context.Context, call.Request) call.Outcome // Pipeline.Call
 }
 
-// plan plans the calls of q, and asks for all of them where one has to be
-// approved.
+// plan plans the calls of q, and requests approval of all of them if one needs it.
 func (s *batches) plan(ctx context.Context, q *call.Request, caller identity.Caller) (json.RawMessage, error) {
 	var b batchPayload
 	if err := strictjson.Unmarshal(q.Payload, &b); err != nil {
@@ -135,7 +134,7 @@ func (s *batches) plan(ctx context.Context, q *call.Request, caller identity.Cal
 	return json.Marshal(out)
 }
 
-// batch is an approved list that runs.
+// batch is an approved list while it runs.
 type batch struct {
 	store     *approval.Store
 	id, asker string
@@ -144,7 +143,7 @@ type batch struct {
 	began     int
 }
 
-// take lets the next call of the batch begin, which is what is planned or nothing.
+// take lets the next call of the batch begin if it is the planned one.
 func (b *batch) take(digest string) (string, error) {
 	var err error
 	if b.grant == nil {
@@ -162,7 +161,7 @@ func (b *batch) take(digest string) (string, error) {
 	return b.id, nil
 }
 
-// batchResult is what came of one call of a batch.
+// batchResult is the result of one call of a batch.
 type batchResult struct {
 	Execution string     `json:"executionId"`
 	Status    string     `json:"status"`
@@ -174,8 +173,7 @@ type batchResult struct {
 	Message   string     `json:"message,omitempty"`
 }
 
-// run runs the calls of q by the approval of all of them, up to the first that
-// fails or is not what was planned.
+// run runs the calls of q under the approval of all of them, up to the first that fails or differs from the plan.
 func (s *batches) run(ctx context.Context, q *call.Request, caller identity.Caller) (json.RawMessage, error) {
 	var payload batchPayload
 	if err := strictjson.Unmarshal(q.Payload, &payload); err != nil {

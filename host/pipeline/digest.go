@@ -32,8 +32,8 @@ func (s sum) field(name string, values ...string) {
 	}
 }
 
-// digest is that of all that makes d what runs: who calls in which session, which
-// version of the tool by which policies, in which folder, with what.
+// digest returns the digest of everything that determines what d runs: who calls in which session, which version of
+// the tool under which policies, in which folder, with which input.
 func digest(d *call.Decided) (string, error) {
 	s := sum{sha256.New()}
 	t := d.Tool
@@ -52,8 +52,7 @@ func digest(d *call.Decided) (string, error) {
 		s.field("discovered", d.Discovered.Tool.Schema, string(binding), strconv.FormatBool(d.Discovered.Mutating))
 	}
 	s.field("caller", d.Caller.ID, d.Caller.Owner(), strconv.FormatUint(uint64(d.UID), 10), d.Effective.Fingerprint(), d.Session, d.Socket)
-	// The folder of callbacks is another one in each call. No argument holds a zero
-	// byte, so that none can be taken for it.
+	// The folder of callbacks differs in each call. No argument contains a zero byte, so none can be mistaken for it.
 	same := func(v string) string {
 		if d.Callbacks.Offered == nil {
 			return v
@@ -79,7 +78,7 @@ func digest(d *call.Decided) (string, error) {
 	s.field("shell", strconv.FormatBool(d.Shell.Allowed), strconv.FormatBool(d.Shell.Lines != nil))
 	s.field("lines", d.Shell.Lines...)
 	s.field("class", strconv.FormatBool(d.Class.Mutating), strconv.FormatBool(d.Class.Idempotent), d.Timeout.String())
-	if d.Ask == nil { // a call of a batch that need not be asked for by itself
+	if d.Ask == nil { // a call of a batch that needs no approval by itself
 		return hex.EncodeToString(s.Sum(nil)), nil
 	}
 	s.field("ask", d.Ask.Rule, d.Ask.Text, strconv.FormatBool(d.Ask.Self), d.Ask.TTL.String())
@@ -87,8 +86,7 @@ func digest(d *call.Decided) (string, error) {
 	return hex.EncodeToString(s.Sum(nil)), nil
 }
 
-// programOf is a text for the binary of t, which is another one once that was
-// replaced or written to.
+// programOf returns a text that identifies the binary of t, and changes when it is replaced or written to.
 func programOf(t *tools.Tool) (string, error) {
 	if t.Kind != tools.Binary {
 		return "", nil

@@ -15,21 +15,20 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// Bounds on what a module is told of events at a time.
+// Limits on the events that a module is sent at a time.
 const (
 	maxToldEvents = 256
 	maxTold       = 256 << 10 // bytes of JSON
-	// watchFor is how long a module waits for an event unless it says.
+	// watchFor is how long a module waits for an event by default.
 	watchFor = 10 * time.Second
 )
 
-// errTold ends a watch whose answer is full.
+// errTold ends a watch whose response is full.
 var errTold = errors.New("the answer is full")
 
-// answerWatch answers a module's session.watch: with what happened after its cursor, as
-// far as it fits an answer, or with what happens first. Without a cursor it is
-// answered at once, with the one to go on after. A module cannot be told while it
-// computes, so that it asks, and a stream keeps meanwhile what it would be told.
+// answerWatch serves a module's session.watch: with the events after its cursor, as many as fit in a response, or else
+// with the next ones to occur. Without a cursor it responds at once, with the one to continue after. A module cannot
+// receive events while it computes, so it polls, and a stream buffers them meanwhile.
 func answerWatch(ctx context.Context, sessions *session.Table, r *session.Request) call.Outcome {
 	var payload struct {
 		After string `json:"after"`
@@ -61,7 +60,7 @@ func answerWatch(ctx context.Context, sessions *session.Table, r *session.Reques
 				answer.Events = append(answer.Events, b)
 			}
 			if e.Kind != events.Ready || payload.After == "" {
-				enough(io.EOF) // what is there already is told before that counts
+				enough(io.EOF) // events that are already buffered are still delivered
 			}
 		}
 		return nil

@@ -6,7 +6,7 @@ import (
 	"github.com/toold/toold/host/reliability"
 )
 
-// New makes a Pipeline of parts.
+// New returns a Pipeline made of parts.
 func New(parts Parts) *Pipeline {
 	p := &Pipeline{Parts: parts}
 	p.inner = sessionCalls{Parts: parts, call: p.Call}

@@ -16,9 +16,9 @@ import (
 	"github.com/toold/toold/host/session"
 )
 
-// Parts are what a Pipeline works with. They are not its own to close.
+// Parts are the components of a Pipeline, which does not close them.
 type Parts struct {
-	// Config and Identity are those in force; a reload swaps them.
+	// Config and Identity return the ones in force; a reload replaces them.
 	Config     func() *config.Config
 	Identity   func() *identity.Resolver
 	Tools      *catalog.Catalog
@@ -32,7 +32,7 @@ type Parts struct {
 	Telemetry
 }
 
-// Telemetry is where a daemon says what it does.
+// Telemetry is where a daemon reports what it does.
 type Telemetry struct {
 	Tracer  *observe.Tracer // nil: no traces
 	Metrics *observe.Metrics

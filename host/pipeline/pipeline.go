@@ -1,12 +1,11 @@
-// Package pipeline takes calls the whole way. Pipeline.Call is the one entrance,
-// whichever front end a call came in by, and this file reads as the order:
+// Package pipeline runs calls from request to result. Pipeline.Call is the one entry point for every front end, and
+// this file reads in the order of the stages:
 //
 //	identity -> session -> tool generation -> working directory, environment
 //	-> schema -> policy -> idempotency -> breaker -> retry -> execution -> result
 //
-// Each stage makes a value of package call from the one before it. Every error
-// on the way ends the call before anything has run, except one of the execution
-// itself.
+// Each stage derives a value of package call from the previous one. Any error before the execution itself ends the
+// call before anything has run.
 package pipeline
 
 import (
@@ -42,10 +41,10 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// Pipeline takes calls. It is safe for concurrent use.
+// Pipeline runs calls. It is safe for concurrent use.
 type Pipeline struct {
 	Parts
-	// Results are the answers that were given last.
+	// Results keeps the most recent results.
 	Results Results
 
 	execute   *execute.Executor
@@ -59,17 +58,15 @@ type Pipeline struct {
 	running   atomic.Int64
 }
 
-// Calls counts the calls that ended; Running the executions that run.
+// Calls returns how many calls have ended; Running how many executions are running.
 func (p *Pipeline) Calls() int64   { return p.calls.Load() }
 func (p *Pipeline) Running() int64 { return p.running.Load() }
 
-// MissingSecret is why every call of t is refused for want of a secret that the
-// operator has to provide, or nil.
+// MissingSecret returns why every call of t is refused because the operator has not provided a secret, or nil.
 func (p *Pipeline) MissingSecret(t *tools.Tool) error { return p.execute.MissingSecret(t) }
 
-// Call takes one call the whole way and returns what came of it. ctx is the
-// caller's: its end ends the call, with its cause, except for a mutating call with
-// a key that has begun and whose caller has left (wire.ErrLeft).
+// Call runs one call through all stages and returns its outcome. ctx is the caller's: its end ends the call, with its
+// cause, except for a mutating call with a key that has begun and whose caller has left (wire.ErrLeft).
 func (p *Pipeline) Call(ctx context.Context, q call.Request) call.Outcome {
 	start := time.Now()
 	acc := &account{}
@@ -78,7 +75,7 @@ func (p *Pipeline) Call(ctx context.Context, q call.Request) call.Outcome {
 			p.Results.end(q.ExecutionID)
 		}
 	}()
-	defer func() { // a panic goes on to who called, and leaves nothing running
+	defer func() { // a panic propagates to the caller, and leaves nothing running
 		if v := recover(); v != nil {
 			res := &wire.Result{Err: fault.Errorf(fault.Internal, "the daemon failed in this call")}
 			acc.endGrant(res)
@@ -107,14 +104,14 @@ func (p *Pipeline) Call(ctx context.Context, q call.Request) call.Outcome {
 	}
 	p.observe(ctx, &q, acc, res)
 	p.records.end(&q, acc, res)
-	wrote := q.Streams.Stdout == nil && (res.Ran || size(res) > 0) // also before its time was over
+	wrote := q.Streams.Stdout == nil && (res.Ran || size(res) > 0) // also before its time was up
 	if acc.counted && (wrote || len(res.Data) > 0) && !session.IsCall(q.Tool) {
 		p.Results.put(acc.caller.ID, q.Tool, start, res)
 	}
 	return o
 }
 
-// dispatch is the order of the stages.
+// dispatch runs the stages in order.
 func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) call.Outcome {
 	caller, err := p.identify(ctx, &q)
 	if bound := p.Config().Entrance(q.Socket).Session; err == nil && bound != "" {
@@ -150,7 +147,7 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 	if err != nil {
 		return call.Failed(ctx, err)
 	}
-	ctx = a.Execution.Context() // which ends with an abort, too
+	ctx = a.Execution.Context() // which also ends on an abort
 	if a.Tool == finder.ListID {
 		return p.finder.List(ctx, a)
 	}
@@ -161,8 +158,8 @@ func (p *Pipeline) dispatch(ctx context.Context, q call.Request, acc *account) c
 	return p.pinned(ctx, a, acc)
 }
 
-// pinned takes an admitted call on: from finding its tool, which it holds until the
-// end, to running what was decided.
+// pinned runs the rest of an admitted call: from finding its tool, which it holds until the end, to running what was
+// decided.
 func (p *Pipeline) pinned(ctx context.Context, a call.Admitted, acc *account) call.Outcome {
 	q := &a.Request
 	pinned, release, err := p.finder.Pin(ctx, a)
@@ -171,8 +168,8 @@ func (p *Pipeline) pinned(ctx context.Context, a call.Admitted, acc *account) ca
 	}
 	defer release()
 	acc.pinned = &pinned
-	// One clock for the whole call: policy, waiting and execution together. Only
-	// the wait for an approval has its own.
+	// One time limit for the whole call: policy, waiting and execution together. Only the wait for an approval has its
+	// own.
 	life := ctx
 	ctx, cancel := p.timed(life, &pinned)
 	defer cancel()
@@ -223,14 +220,13 @@ func (p *Pipeline) pinned(ctx context.Context, a call.Admitted, acc *account) ca
 	return withNotice(q, d.Unhonoured(), func() call.Outcome { return p.runs(ctx, r, acc) })
 }
 
-// await has d wait until it is approved, and decides it anew then: as pinned, which
-// is d before any policy was asked. A policy that says otherwise by now has the last
-// word.
+// await makes d wait until it is approved, and then decides it anew from pinned, which is d before any policy was
+// called. If a policy decides differently by then, that decision applies.
 func (p *Pipeline) await(ctx context.Context, d call.Decided, pinned call.Pinned) (call.Decided, error) {
 	if p.Layer.Recorded(ctx, &d) {
-		return d, nil // it will be answered by its key
+		return d, nil // the record of its key is the response
 	}
-	if pinned.Timeout > 0 { // the caller's own is all that it waits
+	if pinned.Timeout > 0 { // only the caller's own limit bounds the wait
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, pinned.Timeout)
 		defer cancel()
@@ -249,8 +245,8 @@ func (p *Pipeline) await(ctx context.Context, d call.Decided, pinned call.Pinned
 	return again, p.approver.compare(&again, step, r.ID)
 }
 
-// timed is life with the time that the call c has, which stands still while its
-// caller runs a program for it, or is asked by its module. The caller's own limit does not.
+// timed returns life with the time limit of the call c, which is paused while its caller runs a program for it, or is
+// asked a question by its module. The caller's own limit is not paused.
 func (p *Pipeline) timed(life context.Context, c *call.Pinned) (context.Context, context.CancelFunc) {
 	if !p.execute.MayCallBack(c) && c.Streams.Receive == nil {
 		return context.WithTimeout(life, call.Shorter(c.Tool.Def.Timeout.Duration(), c.Timeout))
@@ -264,38 +260,36 @@ func (p *Pipeline) timed(life context.Context, c *call.Pinned) (context.Context,
 	return ctx, func() { cancel(); clock.Stop() }
 }
 
-// withNotice is what run does, with a notice before what it says on standard error.
+// withNotice calls run and writes a notice to standard error before its output.
 func withNotice(q *call.Request, notice string, run func() call.Outcome) call.Outcome {
 	if notice != "" && q.Streams.Stderr != nil {
-		io.WriteString(q.Streams.Stderr, notice) // who has left reads nothing
+		io.WriteString(q.Streams.Stderr, notice) // a caller that has left reads nothing
 		notice = ""
 	}
 	o := run()
 	if notice != "" {
-		res := *o.Result // which may be one that is kept
+		res := *o.Result // it may be a stored one
 		res.Stderr = append([]byte(notice), res.Stderr...)
 		o.Result = &res
 	}
 	return o
 }
 
-// runs has the reliability layer run r.
+// runs passes r through the reliability layer.
 func (p *Pipeline) runs(ctx context.Context, r *call.Run, acc *account) call.Outcome {
 	return p.Layer.Do(ctx, r, func(ctx context.Context, number int) call.Outcome {
 		return p.attempt(ctx, acc, r, number)
 	})
 }
 
-// identify says who calls. A turn and a job have that of who asked for them, as
-// long as it counts.
+// identify resolves the caller. A turn and a job have the identity of whoever asked for them, as long as it is valid.
 func (p *Pipeline) identify(ctx context.Context, q *call.Request) (identity.Caller, error) {
 	if q.As != nil {
 		return *q.As, q.As.Current()
 	}
 	c, err := p.Identity().Resolve(q.Token, q.UID)
 	if err != nil && q.Token != "" && p.Tools.Ready(ctx) == nil {
-		// A tool that is still being loaded may declare the claim that nobody
-		// seemed to.
+		// A tool that is still being loaded may declare the claim that no tool seemed to declare.
 		c, err = p.Identity().Resolve(q.Token, q.UID)
 	}
 	return c, err
@@ -310,9 +304,8 @@ func withoutToken(c *wire.Call) *wire.Call {
 	return &without
 }
 
-// admit begins the execution in the session that q belongs to: the one that the
-// call names, else the one that its connection has in focus, else the caller's
-// default one.
+// admit begins the execution in the session of q: the one that the call names, else the one that its connection has in
+// focus, else the caller's default one.
 func (p *Pipeline) admit(ctx context.Context, q call.Request, caller identity.Caller, acc *account) (call.Admitted, error) {
 	s, err := p.find(&q, caller)
 	if err != nil {
@@ -329,16 +322,15 @@ func (p *Pipeline) admit(ctx context.Context, q call.Request, caller identity.Ca
 	}
 	acc.execution = x
 	x.AddInput(len(q.Payload))
-	if q.Form == wire.Envelope { // the payload of the plain form has it
+	if q.Form == wire.Envelope { // in the plain form it is in the payload
 		x.AddInput(len(q.Stdin))
 	}
 	return call.Admitted{Request: q, Caller: caller, Session: x.Session, Execution: x, Meter: &acc.meter}, nil
 }
 
-// place finds the working directory in or below the roots of the socket, as far as
-// the tool narrows them. A command whose caller names none works in the first of
-// them. A tool that touches no files needs none, and gets none where the caller's
-// is outside.
+// place resolves the working directory, in or below the roots of the socket as narrowed by the tool. A command whose
+// caller names none works in the first root. A tool that touches no files needs none, and gets none if the caller's is
+// outside the roots.
 func place(p call.Pinned, roots []string) (call.Pinned, error) {
 	p.Roots = roots
 	if narrower := p.Tool.Def.Roots; len(narrower) > 0 {
@@ -370,7 +362,7 @@ func place(p call.Pinned, roots []string) (call.Pinned, error) {
 	return p, errors.Join(err, dir.Close())
 }
 
-// intersect is what lies beneath both one of a and one of b.
+// intersect returns what is under both a folder of a and a folder of b.
 func intersect(a, b []string) []string {
 	out := []string{}
 	add := func(p string) {
@@ -401,11 +393,10 @@ func admitEnv(p *call.Pinned) error {
 	return nil
 }
 
-// maxTextInput bounds, in bytes, a value that a command line has read from standard
-// input.
+// maxTextInput bounds, in bytes, a value that a command line reads from standard input.
 const maxTextInput = 4 << 20
 
-// readText makes the payload of a call of its arguments, by the schema.
+// readText builds the payload of a call from its arguments, by the schema.
 func readText(ctx context.Context, p call.Pinned) (call.Pinned, error) {
 	in := &lazyInput{open: func() io.ReadCloser {
 		if len(p.Stdin) > 0 || p.Streams.Stdin == nil {
@@ -451,7 +442,7 @@ func (l *lazyInput) Read(b []byte) (int, error) {
 	return r.Read(b)
 }
 
-// end ends a Read, and drops what still comes.
+// end ends a Read, and discards what still arrives.
 func (l *lazyInput) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -461,8 +452,8 @@ func (l *lazyInput) end() {
 	}
 }
 
-// decide asks every policy of the tool in turn; the second is asked about what the
-// first made of the call. With an error comes what was decided before it.
+// decide calls every policy of the tool in turn; the second one sees the call as changed by the first. On an error it
+// also returns what was decided before.
 func (p *Pipeline) decide(ctx context.Context, pinned call.Pinned) (call.Decided, error) {
 	d := call.Undecided(pinned)
 	var err error
@@ -483,7 +474,7 @@ func (p *Pipeline) decide(ctx context.Context, pinned call.Pinned) (call.Decided
 			p.Metrics.Decision(pinned.Call.Tool, observe.PolicyError)
 			e := call.AsError(ctx, err)
 			code := e.Code
-			if code == fault.ToolFailed { // that is for tools that ran
+			if code == fault.ToolFailed { // that code is for tools that ran
 				code = fault.ToolBroken
 			}
 			return d, &fault.Error{Code: code, Message: fmt.Sprintf("policy %s did not decide, so the call is refused: %s", name, e.Message), Cause: err}
@@ -512,8 +503,7 @@ func (p *Pipeline) decide(ctx context.Context, pinned call.Pinned) (call.Decided
 	return d, err
 }
 
-// denied says the rule, the reason and what to do instead, in one line each as far
-// as the policy gave them.
+// denied states the rule, the reason and what to do instead, one line each, as far as the policy gave them.
 func denied(policy string, d *abi.Decision) *fault.Error {
 	msg := "denied by " + policy
 	if d.Rule != "" {
@@ -531,8 +521,8 @@ func denied(policy string, d *abi.Decision) *fault.Error {
 	return &fault.Error{Code: fault.Denied, Message: msg}
 }
 
-// attempt is one attempt: a place among the tool's executions, what has to be on the
-// disk before the first that has one, and the execution.
+// attempt is one attempt: a place among the tool's executions, what has to be on disk before the first one that gets a
+// place, and the execution.
 func (p *Pipeline) attempt(ctx context.Context, acc *account, r *call.Run, number int) call.Outcome {
 	limits := &r.Tool.Def.Limits
 	leave, err := p.limiter.Enter(ctx, r.Tool.Name, r.Caller.ID, r.By.Held(), limits.Concurrency, limits.Queue)
@@ -540,8 +530,8 @@ func (p *Pipeline) attempt(ctx context.Context, acc *account, r *call.Run, numbe
 		return call.Failed(ctx, err)
 	}
 	defer leave()
-	// Only now: what is approved may lapse while its call waits for a place. Which attempt
-	// it is says nothing: one before it may have had none.
+	// Only now: an approval may lapse while its call waits for a place. The attempt's number does not matter: an
+	// earlier one may not have got a place.
 	if !acc.cleared {
 		if err := p.approver.spend(ctx, &r.Decided, &acc.consent); err != nil {
 			return call.Failed(ctx, err)
@@ -564,8 +554,8 @@ func (p *Pipeline) attempt(ctx context.Context, acc *account, r *call.Run, numbe
 	return o
 }
 
-// followDiscovered takes what came of an attempt at a discovered tool to what is
-// known of its identity, and tries once more where the tool had moved meanwhile.
+// followDiscovered applies the outcome of an attempt at a discovered tool to what is known of its identity, and
+// retries once if the tool had moved meanwhile.
 func (p *Pipeline) followDiscovered(ctx context.Context, acc *account, a call.Attempt, o call.Outcome) call.Outcome {
 	fingerprint := a.Discovered.Key.Fingerprint
 	gone := func() bool { return o.Answer != nil && o.Answer.Gone }
@@ -584,7 +574,7 @@ func (p *Pipeline) followDiscovered(ctx context.Context, acc *account, a call.At
 		if gone() {
 			p.Discovered.Invalidate(fingerprint, "a call found its tool gone")
 			if e := o.Answer.Error; e != nil {
-				// It is listed, and what it stands on is not there.
+				// It is listed, but what it depends on is missing.
 				return call.Failed(ctx, fault.Errorf(fault.ToolFailed, "%s", e.Message))
 			}
 			return call.Failed(ctx, tools.Unknown(a.Call.Tool))
@@ -604,8 +594,8 @@ func (p *Pipeline) followDiscovered(ctx context.Context, acc *account, a call.At
 	return o
 }
 
-// findAgain finds the tool of d anew, on the version of the module that d began
-// with, and has it decided anew where it stands for something else now.
+// findAgain looks up the tool of d again, on the version of the module that d began with, and has it decided anew if
+// it now refers to something else.
 func (p *Pipeline) findAgain(ctx context.Context, d call.Decided) (call.Decided, error) {
 	was := d.Discovered
 	s, err := p.Discovered.Get(ctx, was.Key, p.finder.Discovery(d.Pinned, was.Key))
@@ -630,14 +620,14 @@ func (p *Pipeline) findAgain(ctx context.Context, d call.Decided) (call.Decided,
 		d.Discovered = &now
 		return d, nil
 	}
-	// The policy was asked about something else.
+	// The policy decided about something else.
 	pinned := d.Pinned
 	pinned.Discovered = &now
 	again, err := p.decide(ctx, pinned)
 	if err != nil {
 		return d, err
 	}
-	if again.Ask != nil { // and what was approved, if anything was, is something else
+	if again.Ask != nil { // and what was approved, if anything, was something else
 		return d, fault.Errorf(fault.ApprovalRequired, "%s needs an approval as it is now; call it again", d.Call.Tool)
 	}
 	if again.Class.Mutating != d.Class.Mutating {
@@ -653,7 +643,7 @@ func errorCode(e *fault.Error) string {
 	return string(e.Code)
 }
 
-// observe counts and logs one call that ended.
+// observe counts and logs one call that has ended.
 func (p *Pipeline) observe(ctx context.Context, q *call.Request, acc *account, res *wire.Result) {
 	p.calls.Add(1)
 	tool := observe.Unknown

@@ -24,21 +24,21 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// Bounds on one look into how a call ended.
+// Limits on one attempt to find out how a call ended.
 const (
-	maxLookRounds   = 4        // times that the export is asked
-	maxLookCommands = 8        // commands of each answer
-	maxLookOutput   = 64 << 10 // bytes of each output that the export is shown
+	maxLookRounds   = 4        // calls of the export
+	maxLookCommands = 8        // commands in each response
+	maxLookOutput   = 64 << 10 // bytes of each output passed to the export
 	maxLookFacts    = 16 << 10
 	maxEvidence     = 2 << 10
-	// factsPatience is how long a call waits for the facts about it: as long as a look
-	// may take. Those of npm publish are two runs of npm, which took over ten seconds on a
-	// loaded machine; how such a call ended could not be told then.
+	// factsPatience is how long a call waits for the facts about it: as long as a look may take. Those of npm publish
+	// are two runs of npm, which took over ten seconds on a loaded machine; without them the outcome of such a call
+	// could not be determined.
 	factsPatience = 30 * time.Second
 )
 
-// reconcilerOf is the module that says how calls of t ended: its handler, or the
-// policy that is nearest to it; nil where none does.
+// reconcilerOf returns the module that determines how calls of t ended: its handler, or the policy that is nearest to
+// it; nil if none does.
 func reconcilerOf(t *tools.Tool) *guest.Module {
 	if t.Kind == tools.Handler && t.Handler.Has("reconcile") {
 		return t.Handler
@@ -55,10 +55,10 @@ func canReconcile(d *call.Decided) bool {
 	return reconcilerOf(d.Tool) != nil || d.Tool.Def.Reconcile != nil
 }
 
-// facts asks the reconciler of a call that is about to run what it needs to know to
-// tell later how the call ended. Without an answer the call runs all the same.
+// facts asks the reconciler of a call that is about to run for what it will need to determine later how the call
+// ended. If that fails, the call runs nevertheless.
 func (p *Pipeline) facts(ctx context.Context, r *call.Run) json.RawMessage {
-	// A call whose own time is over meanwhile has not begun, which is known.
+	// A call whose own time runs out meanwhile has not begun, and that is known.
 	ctx, cancel := context.WithTimeout(ctx, factsPatience)
 	defer cancel()
 	l := &looking{Pipeline: p, pinned: r.Pinned}
@@ -76,8 +76,8 @@ func (p *Pipeline) facts(ctx context.Context, r *call.Run) json.RawMessage {
 	return said.Facts
 }
 
-// look finds out how the call of c ended, as its caller and where that works. It is an
-// execution of its own, of session.KindReconcile, in the same session.
+// look finds out how the call of c ended, as its caller and in its folder. It is an execution of its own, of
+// session.KindReconcile, in the same session.
 func (p *Pipeline) look(ctx context.Context, c reliability.Case) (a reliability.Answer) {
 	q := call.Request{
 		Call: &wire.Call{Form: c.Form, Tool: c.Tool, Args: c.Args, Cwd: c.Cwd, Payload: c.Payload, Session: c.Session},
@@ -108,7 +108,7 @@ func (p *Pipeline) look(ctx context.Context, c reliability.Case) (a reliability.
 		a = reliability.Answer{Evidence: "it could not be looked into: " + e.Message}
 	}
 	if a.Verdict == idempotency.NotDone && !c.Gone {
-		// Whatever it looks like now, the call may yet go on.
+		// Whatever it looks like now, the call may still take effect.
 		a = reliability.Answer{Evidence: "not done so far, and nobody knows whether the call still runs: " + a.Evidence}
 	}
 	return a
@@ -166,14 +166,14 @@ func (p *Pipeline) lookInto(ctx context.Context, q *call.Request, acc *account, 
 	return l.answer(said)
 }
 
-// looking is one look. What it runs is an execution that changes nothing.
+// looking is one reconciliation. What it runs is an execution that changes nothing.
 type looking struct {
 	*Pipeline
 	pinned    call.Pinned
-	execution *session.Execution // nil until something runs
+	execution *session.Execution // nil until something is run
 }
 
-// ask asks the reconciler of the tool until it wants nothing more to be run.
+// ask calls the reconciler of the tool until it wants nothing more to be run.
 func (l *looking) ask(ctx context.Context, q abi.Reconcile) (*abi.Reconciliation, error) {
 	module := reconcilerOf(l.pinned.Tool)
 	if module == nil && l.pinned.Tool.Def.Reconcile != nil {
@@ -212,7 +212,7 @@ func (l *looking) ask(ctx context.Context, q abi.Reconcile) (*abi.Reconciliation
 	return nil, fault.Errorf(fault.ToolBroken, "reconcile of %s wants more commands to be run than a look may", l.pinned.Tool.Name)
 }
 
-// declared is the verdict of the command that tool.json declares.
+// declared returns the verdict of the command that tool.json declares.
 func (l *looking) declared(ctx context.Context, r *tools.Reconcile, q *abi.Reconcile) *abi.Reconciliation {
 	if q.Before {
 		return &abi.Reconciliation{}
@@ -222,7 +222,7 @@ func (l *looking) declared(ctx context.Context, r *tools.Reconcile, q *abi.Recon
 	}
 	args := make([]string, len(r.Args))
 	for i, a := range r.Args {
-		// The key is its caller's text: it must not become a flag, nor be missing.
+		// The key is the caller's text: it must not become a flag, nor be missing.
 		if strings.HasPrefix(a, "{key}") && strings.HasPrefix(q.Key, "-") {
 			return unknown("the key begins with a dash, as a flag does")
 		}
@@ -245,7 +245,7 @@ func (l *looking) declared(ctx context.Context, r *tools.Reconcile, q *abi.Recon
 	return a
 }
 
-// run runs the tool's own binary for a look, as a call of one who may only read.
+// run runs the tool's own binary for a reconciliation, as a call of a caller who may only read.
 func (l *looking) run(ctx context.Context, args []string) abi.ReconcileRan {
 	ran := abi.ReconcileRan{Args: args}
 	o, err := l.attempt(ctx, args)
@@ -292,7 +292,7 @@ func (l *looking) attempt(ctx context.Context, args []string) (o call.Outcome, e
 	inner.Effective, inner.Execution, inner.Payload, inner.Text, inner.Streams = &reads, l.execution, inner.Call.Payload, nil, wire.Streams{}
 	d := call.Undecided(inner)
 	if len(inner.Tool.Policies) == 0 {
-		d.Class = call.Class{} // what tool.json declares is its operator's word
+		d.Class = call.Class{} // what tool.json declares, the operator vouches for
 	} else if d, err = l.decide(ctx, inner); err != nil {
 		return o, err
 	}
@@ -317,7 +317,7 @@ func (l *looking) attempt(ctx context.Context, args []string) (o call.Outcome, e
 	return l.Pipeline.execute.Run(ctx, call.Attempt{Run: call.NewRun(d, wire.Streams{}), Number: 1, Trace: d.Trace}), nil
 }
 
-// answer reads a verdict. What is no verdict is an error.
+// answer parses a verdict. Anything else is an error.
 func (l *looking) answer(said *abi.Reconciliation) (a reliability.Answer, err error) {
 	a.Evidence = said.Evidence
 	switch said.Verdict {
@@ -348,7 +348,7 @@ func (l *looking) answer(said *abi.Reconciliation) (a reliability.Answer, err er
 	return a, nil
 }
 
-// mask hides the secrets of the tool in a text; all of it where they cannot be read.
+// mask masks the secrets of the tool in a text, or all of the text if the secrets cannot be read.
 func (l *looking) mask(text string) string {
 	if l.pinned.Tool == nil || text == "" {
 		return text

@@ -11,16 +11,14 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// errNoResult is what results.get answers for an id that it does not hold.
+// errNoResult is the error of results.get for an id that is not kept.
 var errNoResult = errors.New("no result is kept under that id: the oldest go first, and the text of a streamed call is not kept")
 
-// Results keeps the whole answers of the last calls that did not go to a stream,
-// for `toolctl result`: at most maxResults of them and maxResultBytes of
-// output. They do not survive a restart.
+// Results keeps the complete results of the last calls that were not streamed, for `toolctl result`: at most
+// maxResults of them and maxResultBytes of output. They do not survive a restart.
 //
-// An execution's id is chosen by whoever calls, and is all that an operator has
-// to ask by. So it is one caller's at a time: while an execution of that id runs,
-// and as long as its answer is kept.
+// The caller chooses an execution's id, and an operator has nothing else to ask by. So an id belongs to one caller at
+// a time: while an execution with that id runs, and as long as its result is kept.
 type Results struct {
 	mu      sync.Mutex
 	running map[string]*runs         // by id; guarded by mu
@@ -29,15 +27,14 @@ type Results struct {
 	bytes   int                      // guarded by mu
 }
 
-// runs are the executions of one id that run: several where one of them is a
-// turn or a job that the other asked for.
+// runs are the running executions of one id: several if one of them is a turn or a job that the other asked for.
 type runs struct {
 	caller string
 	tool   string // of the first
 	n      int
 }
 
-// Stored is one kept answer. It does not change.
+// Stored is one kept result. It does not change.
 type Stored struct {
 	*wire.Result
 	caller  string
@@ -52,9 +49,8 @@ const (
 
 func size(r *wire.Result) int { return len(r.Stdout) + len(r.Stderr) + len(r.Data) }
 
-// begin notes that q runs for caller, until end. It is INVALID_ENVELOPE where its
-// id is another caller's, or that of an execution which runs and of which q is no
-// part. again says that an answer to an earlier one of that id is kept.
+// begin registers that q runs for caller, until end. It is INVALID_ENVELOPE if its id belongs to another caller, or to
+// a running execution that q is not part of. again reports that a result of an earlier execution with that id is kept.
 func (rs *Results) begin(q *call.Request, caller string) (again bool, err error) {
 	id := q.ExecutionID
 	rs.mu.Lock()
@@ -88,8 +84,8 @@ func (rs *Results) end(id string) {
 	}
 }
 
-// put keeps an answer of an execution that has begun and not ended; one that
-// its caller has under the same id goes.
+// put keeps the result of an execution that has begun and not ended, in place of one that its caller has under the
+// same id.
 func (rs *Results) put(caller, tool string, started time.Time, r *wire.Result) {
 	if size(r) > maxResultBytes {
 		return
@@ -115,7 +111,7 @@ func (rs *Results) dropLocked(e *list.Element) {
 	rs.bytes -= size(r.Result)
 }
 
-// Get is the answer that is kept under an execution id.
+// Get returns the result kept under an execution id.
 func (rs *Results) Get(id string) (*Stored, error) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()

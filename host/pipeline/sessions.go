@@ -18,10 +18,10 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// find is the session that a call belongs to.
+// find returns the session that a call belongs to.
 func (p *Parts) find(q *call.Request, caller identity.Caller) (*session.Session, error) {
-	// A tool that is run with events has nobody who could name a session for it, and
-	// shares its default one with nobody.
+	// A tool that is run with events has nobody who could name a session for it, and shares its default one with
+	// nobody.
 	explicit := p.Config().Entrance(q.Socket).ExplicitSessions && !call.IsExtension(caller.ID)
 	id, err := session.Choose(q.Session, q.Focus, caller.Session(), explicit)
 	if err != nil {
@@ -30,13 +30,13 @@ func (p *Parts) find(q *call.Request, caller identity.Caller) (*session.Session,
 	return p.Sessions.Find(caller.Owner(), id)
 }
 
-// sessionCalls make calls of calls: turns, jobs, and those that guests make.
+// sessionCalls makes calls out of calls: turns, jobs, and those that guests make.
 type sessionCalls struct {
 	Parts
 	call func(context.Context, call.Request) call.Outcome // Pipeline.Call
 }
 
-// serve answers one of the six calls of sessions.
+// serve handles one of the six session calls.
 func (s *sessionCalls) serve(ctx context.Context, q call.Request, caller identity.Caller) call.Outcome {
 	r := &session.Request{
 		Call: q.Call, Caller: caller.Owner(), Bound: caller.Session(), Focus: q.Focus, NoWait: q.By.Waits(),
@@ -70,8 +70,8 @@ func (s *sessionCalls) serve(ctx context.Context, q call.Request, caller identit
 	return call.Outcome{Result: res}
 }
 
-// sees reports whether callers of a socket may learn that a tool changed. Of one that
-// is gone nobody knows the category any more.
+// sees reports whether callers of a socket may learn that a tool changed. The category of a removed tool is no longer
+// known.
 func (s *sessionCalls) sees(socket, tool string) bool {
 	entrance := s.Config().Entrance(socket)
 	for _, t := range s.Tools.List() {
@@ -82,12 +82,11 @@ func (s *sessionCalls) sees(socket, tool string) bool {
 	return entrance.Serves("")
 }
 
-// background makes q a job and answers with its id as soon as nothing refuses it
-// any more. What refuses it before that is the answer, and no job is left. begun
-// says that the call went on as the job, which is a call of its own.
+// background runs q as a job and returns its id as soon as nothing can refuse it any more. If it is refused before
+// that, the refusal is the result and no job is left. begun reports that the call continues as the job, which is a
+// call of its own.
 //
-// With q.JobAfter it answers with the call's own outcome where that comes before, and
-// no job is left.
+// With q.JobAfter it returns the call's own outcome if that comes first, and no job is left.
 func (s *sessionCalls) background(ctx context.Context, q call.Request, caller identity.Caller) (o call.Outcome, begun bool) {
 	if err := checkBackground(&q, caller); err != nil {
 		return call.Failed(ctx, err), false
@@ -96,7 +95,7 @@ func (s *sessionCalls) background(ctx context.Context, q call.Request, caller id
 	if err != nil {
 		return call.Failed(ctx, err), false
 	}
-	// The job is nobody's who could leave.
+	// The job must outlive its caller.
 	run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	j, err := s.Sessions.NewJob(caller.Owner(), in.ID(), caller.Session() != "", q.Call, cancel)
 	if err != nil {
@@ -104,7 +103,7 @@ func (s *sessionCalls) background(ctx context.Context, q call.Request, caller id
 		return call.Failed(ctx, err), false
 	}
 	if q.By != nil {
-		// An end of the module's call that is not its own doing ends its jobs, too.
+		// If the module's call ends through no action of its own, its jobs end too.
 		context.AfterFunc(ctx, func() {
 			if cause := context.Cause(ctx); cause != context.Canceled {
 				j.Stop(fault.Errorf(fault.Aborted, "the call that started this job, %s, was ended: %w", q.By.Execution, cause))
@@ -114,7 +113,7 @@ func (s *sessionCalls) background(ctx context.Context, q call.Request, caller id
 	of := jobRequest(q, caller, in.ID())
 	of.Streams = wire.Streams{Stdout: j.Stdout(), Stderr: j.Stderr(), Progress: j.Progress, Signals: make(chan os.Signal)}
 	later := q.JobAfter > 0 && !q.Background
-	if later { // it is answered whole, where it is in time
+	if later { // the result is returned whole if it is in time
 		j.Later()
 		of.Streams = wire.Streams{Signals: make(chan os.Signal), Receive: q.Streams.Receive, Progress: func(data json.RawMessage) error {
 			if q.Streams.Progress != nil {
@@ -146,7 +145,7 @@ func checkBackground(q *call.Request, caller identity.Caller) error {
 		return fault.Errorf(fault.InvalidEnvelope, "/background: %s is answered at once as it is", q.Tool)
 	}
 	if q.Detach && caller.Session() != "" {
-		// Closing the session is how its owner takes back what it gave.
+		// Closing the session is how its owner revokes what it granted.
 		return fault.Errorf(fault.Denied, "denied by rule session.bound: this caller is bound to its session, and its jobs end with that; leave out detach")
 	}
 	return nil
@@ -178,7 +177,7 @@ func (s *sessionCalls) runJob(ctx context.Context, j *job.Job, of call.Request) 
 	return o
 }
 
-// accepted is the answer to q, which runs as a job.
+// accepted returns the response to q, which runs as a job.
 func accepted(q *call.Request, j *job.Job) call.Outcome {
 	res := &wire.Result{Ran: true, Data: job.Answer(j.ID)}
 	if q.Form == wire.Plain {
@@ -187,8 +186,8 @@ func accepted(q *call.Request, j *job.Job) call.Outcome {
 	return call.Outcome{Result: res}
 }
 
-// answerLater returns what the call came to, or that it goes on as a job once it took
-// as long as q.JobAfter. A caller that leaves before that ends it.
+// answerLater returns the outcome of the call or, once it has taken as long as q.JobAfter, that it continues as a job.
+// A caller that leaves before that ends it.
 func answerLater(ctx context.Context, q *call.Request, j *job.Job, cancel context.CancelCauseFunc, done <-chan call.Outcome) call.Outcome {
 	callers := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	timer := time.NewTimer(q.JobAfter)
@@ -207,8 +206,8 @@ func answerLater(ctx context.Context, q *call.Request, j *job.Job, cancel contex
 	return <-done
 }
 
-// answerAdmitted answers once nothing refuses the job any more, with what refused it
-// otherwise. A caller that leaves before that ends it.
+// answerAdmitted returns once nothing can refuse the job any more, or with the refusal. A caller that leaves before
+// that ends it.
 func answerAdmitted(ctx context.Context, q *call.Request, j *job.Job, cancel context.CancelCauseFunc, done <-chan call.Outcome) call.Outcome {
 	select {
 	case <-j.Admitted():
@@ -227,9 +226,8 @@ func answerAdmitted(ctx context.Context, q *call.Request, j *job.Job, cancel con
 	}
 }
 
-// toolCall is tool_call: a call that the module of by asks for in a call that is
-// parent, made as the session and the identity that called it. It ends with the
-// module's own call.
+// toolCall implements tool_call: a call that the module of by requests in a call that is parent, made in the session
+// and with the identity that called the module. It ends with the module's own call.
 func (s *sessionCalls) toolCall(ctx context.Context, by *call.Pinned, parent *call.Parent, envelope []byte) []byte {
 	answer := func(id string, o call.Outcome) []byte {
 		o.Result.ExecutionID = id
@@ -259,7 +257,7 @@ func (s *sessionCalls) toolCall(ctx context.Context, by *call.Pinned, parent *ca
 	}))
 }
 
-// withID is an envelope with an execution id, which a module may leave out.
+// withID returns an envelope with an execution id, which a module may omit.
 func withID(envelope []byte) []byte {
 	is, has := false, false
 	err := strictjson.Members(envelope, func(name, _ []byte) {
