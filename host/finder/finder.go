@@ -81,7 +81,7 @@ func (f *Finder) Pin(ctx context.Context, a call.Admitted) (_ call.Pinned, relea
 	tool, release, err := f.Tools.Acquire(ctx, name)
 	switch {
 	case err == nil && len(tool.Def.On) > 0 && a.Caller.ID != call.Extension(name).ID:
-		// The error may depend on what has been released.
+		// Such a tool takes its input for an event that happened, so only the daemon may call it.
 		release()
 		return call.Pinned{}, nil, tools.Unknown(name)
 	case err == nil && entrance.Serves(tool.Def.Category) && !tool.Discovers:
