@@ -7,8 +7,7 @@ import (
 	"strconv"
 )
 
-// Access is the mode of the socket at path, which is one of c, and its group, -1 for
-// the daemon's own.
+// Access returns the mode of the socket at path, which is one of c, and its group, -1 for the daemon's own.
 func (c *Config) Access(path string) (mode uint32, group int, err error) {
 	text, name := c.SocketMode, c.SocketGroup
 	for _, s := range c.Sockets {
@@ -24,12 +23,12 @@ func (c *Config) Access(path string) (mode uint32, group int, err error) {
 	return uint32(bits), group, err
 }
 
-// groupID is the number of a group that is given by name or number; -1 is none.
+// groupID returns the number of a group given by name or number; -1 if none is given.
 func groupID(name string) (int, error) {
 	if name == "" {
 		return -1, nil
 	}
-	// The kernel takes the highest for "leave it as it is".
+	// To the kernel, the highest number means "leave unchanged".
 	if n, err := strconv.ParseUint(name, 10, 32); err == nil && n < 1<<32-1 {
 		return int(n), nil
 	}

@@ -4,16 +4,14 @@ import (
 	"fmt"
 )
 
-// AuditConfig says what is kept of who called what: see package audit. A reload
-// changes it.
+// AuditConfig configures the audit log: see package audit. A reload changes it.
 type AuditConfig struct {
-	// Mode is "on", or "off": then nothing is written, and calls that change
-	// something run without a record. Default "on".
+	// Mode is "on", or "off": then nothing is logged, and calls that change something run without a record. Default
+	// "on".
 	Mode string `json:"mode,omitempty"`
-	// MaxBytes bounds the log, in bytes; at least 1 MiB. The oldest of it goes.
-	// Default 1 GiB.
+	// MaxBytes bounds the log, in bytes; at least 1 MiB. The oldest records are removed. Default 1 GiB.
 	MaxBytes int64 `json:"max_bytes,omitempty"`
-	// MaxAgeDays is after how many days a record may go. Default 90.
+	// MaxAgeDays is the age in days after which a record may be removed. Default 90.
 	MaxAgeDays int `json:"max_age_days,omitempty"`
 }
 

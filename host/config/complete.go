@@ -13,8 +13,8 @@ import (
 	"github.com/toold/toold/host/places"
 )
 
-// Complete fills in the defaults, makes paths absolute, reads the .env file
-// beside File and checks the whole. It makes nothing on disk.
+// Complete sets defaults, makes paths absolute, reads the .env file next to File, and validates the whole. It creates
+// nothing on disk.
 func (c *Config) Complete(env Env) error {
 	var bad faults
 	c.setDefaults(env, &bad)
@@ -31,19 +31,19 @@ func (c *Config) Complete(env Env) error {
 	return errors.Join(bad...)
 }
 
-// faults are what is wrong with a configuration, all of it.
+// faults are all errors in a configuration.
 type faults []error
 
 func (f *faults) add(format string, a ...any) { *f = append(*f, fmt.Errorf(format, a...)) }
 
-// setDefaults fills in what is missing, and checks what is no path.
+// setDefaults sets missing values, and validates those that are not paths.
 func (c *Config) setDefaults(env Env, bad *faults) {
 	def := func(s *string, v string) {
 		if *s == "" {
 			*s = v
 		}
 	}
-	// The daemon is where its clients look for it.
+	// The daemon is placed where its clients look for it.
 	at := places.Find(c.places(), func(name string) string { v, _ := env(name); return v })
 	c.Instance, c.Socket, c.State, c.Admin = at.Instance, at.Socket, at.State, at.Admin
 	if !validInstance(c.Instance) {
@@ -99,12 +99,12 @@ func (c *Config) checkConfinement(bad *faults) {
 	case c.ConfineMost == "":
 	case most < 0 || c.ConfineMost == "uid":
 		bad.add(`confine_most %q: use "landlock", "seccomp" or "namespaces"`, c.ConfineMost)
-	case least > most && c.Confine != "uid": // which is beside the others
+	case least > most && c.Confine != "uid": // uid is not one of the ordered levels
 		bad.add(`confine_most %q is less than confine %q demands`, c.ConfineMost, c.Confine)
 	}
 }
 
-// completePaths makes paths absolute, and checks that they are what they are for.
+// completePaths makes paths absolute, and checks that each is suitable.
 func (c *Config) completePaths(bad *faults) {
 	abs := func(what string, p *string) {
 		if *p == "" {
@@ -170,9 +170,8 @@ func (c *Config) completePaths(bad *faults) {
 	}
 }
 
-// completeMCP completes the address for MCP over HTTP. The kernel does not say who
-// connects there, so a token has to; and one that was made for another server is
-// not taken where others than this machine's users may send it.
+// completeMCP completes the address for MCP over HTTP. The kernel does not identify who connects there, so a token
+// must; and a token made for another server is not accepted where others than this machine's users may send it.
 func (c *Config) completeMCP(bad *faults) {
 	if c.MCP == "" {
 		return
@@ -200,8 +199,8 @@ func (c *Config) completeMCP(bad *faults) {
 	}
 }
 
-// completeDashboard completes the address of the page. It is one of this machine
-// alone: what it shows goes over no network without a program that protects it.
+// completeDashboard completes the address of the page. It must be a loopback address: the page crosses no network
+// without a program that protects it.
 func (c *Config) completeDashboard(bad *faults) {
 	if c.Dashboard == "" || c.Dashboard == DashboardAdmin {
 		return
@@ -232,8 +231,7 @@ func validInstance(s string) bool {
 	return s != "" && s != "." && s != ".." && len(s) <= 64
 }
 
-// checkAccess fills in the mode and the group of a socket and checks them; the names
-// are for messages.
+// checkAccess sets defaults for the mode and the group of a socket and validates them; the names are for messages.
 func checkAccess(modeName, groupName string, mode, group *string, defMode, defGroup string, bad *faults) {
 	if *mode == "" {
 		*mode = defMode

@@ -5,27 +5,22 @@ import (
 	"fmt"
 )
 
-// DiscoveryConfig says how the tools are kept that modules bring for identities.
-// Times are in seconds, from 1 to 86400.
+// DiscoveryConfig configures how the tools that modules provide for identities are cached. Times are in seconds, from
+// 1 to 86400.
 type DiscoveryConfig struct {
-	// TTL is how long the tools of an identity are fresh where neither tool.json
-	// nor the module says so. Default 900.
+	// TTL is how long the tools of an identity are fresh if neither tool.json nor the module sets it. Default 900.
 	TTL int `json:"ttl,omitempty"`
-	// RetryAfter is how long old tools serve after their refresh failed before
-	// the next use tries again. Default 10.
+	// RetryAfter is how long stale tools are served after a failed refresh before the next use retries it. Default 10.
 	RetryAfter int `json:"retry_after,omitempty"`
-	// RefusedFor is how long it is remembered that a server refused an identity.
-	// Default 60.
+	// RefusedFor is how long a server's refusal of an identity is remembered. Default 60.
 	RefusedFor int `json:"refused_for,omitempty"`
-	// RefreshEvery is how long a caller that asked for a refresh of its tools
-	// waits before it may ask again. Default 10.
+	// RefreshEvery is the minimum time between two refreshes that a caller requests for its tools. Default 10.
 	RefreshEvery int `json:"refresh_every,omitempty"`
-	// MaxIdentities is for how many identities tools are kept, at most 1000000.
-	// Default 10000.
+	// MaxIdentities is the number of identities for which tools are cached, at most 1000000. Default 10000.
 	MaxIdentities int `json:"max_identities,omitempty"`
 }
 
-// complete fills in the defaults and checks the bounds.
+// complete sets defaults and checks the limits.
 func (d *DiscoveryConfig) complete() error {
 	var bad []error
 	for _, f := range []struct {

@@ -13,9 +13,8 @@ import (
 	"github.com/toold/toold/host/strictjson"
 )
 
-// Load reads toold.json, when there is one, and lets variables override it.
-// file may be empty: then TOOLD_CONFIG names it, and without that the
-// defaults stand. Flags are set on the result by the caller, before Complete.
+// Load reads toold.json if it exists, and applies variables on top. If file is empty, TOOLD_CONFIG names it, and
+// without that the defaults apply. The caller sets flags on the result before Complete.
 func Load(file string, env Env) (Config, error) {
 	var c Config
 	if file == "" {
@@ -69,7 +68,7 @@ func Load(file string, env Env) (Config, error) {
 	return c, nil
 }
 
-// Override puts every text that o sets over c's; flags are such.
+// Override sets every text that is set in o, such as a flag, in c.
 func (c *Config) Override(o Config) {
 	for _, f := range []struct{ to, from *string }{
 		{&c.Tools, &o.Tools}, {&c.Restricted, &o.Restricted}, {&c.Socket, &o.Socket},
@@ -83,13 +82,13 @@ func (c *Config) Override(o Config) {
 	}
 }
 
-// places are those that c names so far.
+// places returns the paths that c sets so far.
 func (c *Config) places() places.Places {
 	return places.Places{Instance: c.Instance, Socket: c.Socket, State: c.State, Admin: c.Admin}
 }
 
-// LookPlaces is where a client finds its daemon: flags go before variables, these
-// before the toold.json that TOOLD_CONFIG names, and that before the defaults.
+// LookPlaces returns where a client finds its daemon: flags take precedence over variables, these over the toold.json
+// that TOOLD_CONFIG names, and that over the defaults.
 func LookPlaces(flags places.Places, env Env) (places.Places, error) {
 	c, err := Load("", env)
 	if err != nil {
@@ -99,9 +98,8 @@ func LookPlaces(flags places.Places, env Env) (places.Places, error) {
 	return places.Look(c.places(), func(name string) string { v, _ := env(name); return v }), nil
 }
 
-// readDotEnv reads NAME=value lines into values. Empty lines and lines that
-// begin with # are passed over; a value may stand in single or double quotes,
-// which are taken off; nothing is expanded.
+// readDotEnv reads NAME=value lines into values. Empty lines and lines that begin with # are skipped; single or double
+// quotes around a value are removed; nothing is expanded.
 func readDotEnv(path string, values map[string]string) error {
 	f, err := OpenSecret(path)
 	if errors.Is(err, fs.ErrNotExist) {

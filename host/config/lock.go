@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 )
 
-// SocketLock is the file by which the daemon of a state folder says that it serves a
-// socket. It is not beside the socket: containers have that folder.
+// SocketLock returns the path of the lock file of a socket, held by the daemon of a state folder that serves it. It is
+// not next to the socket, because containers have that folder.
 func SocketLock(state, socket string) string {
 	if abs, err := filepath.Abs(socket); err == nil {
 		socket = abs

@@ -9,18 +9,15 @@ import (
 const (
 	// ReliabilityOff: calls run as if there were no such layer.
 	ReliabilityOff = "off"
-	// ReliabilityShadow: what the layer would do is decided, logged and
-	// counted; calls run as if it were off.
+	// ReliabilityShadow: the layer's decisions are made, logged and counted; calls run as if it were off.
 	ReliabilityShadow = "shadow"
-	// ReliabilityReadOnly: calls that change nothing go through the layer,
-	// those that are mutating are as in shadow.
+	// ReliabilityReadOnly: calls that change nothing go through the layer, mutating ones are as in shadow.
 	ReliabilityReadOnly = "read-only"
 	// ReliabilityAll: every call goes through the layer.
 	ReliabilityAll = "all"
 )
 
-// readReliability is the mode that an operator wrote; an empty one is not
-// there.
+// readReliability parses the mode that an operator set; "" means unset.
 func readReliability(s string) (string, error) {
 	switch strings.ToLower(s) {
 	case "true", "1":

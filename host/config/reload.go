@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Reloadable reports, by name, the first setting in which next differs from c
-// and that only a restart can change.
+// Reloadable returns an error that names the first setting that differs between next and c and that only a restart can
+// change.
 func (c *Config) Reloadable(next *Config) error {
 	for _, f := range []struct{ name, old, new string }{
 		{"instance", c.Instance, next.Instance},
@@ -39,13 +39,13 @@ func (c *Config) Reloadable(next *Config) error {
 	if c.MCP != "" && c.Identity.Audience != next.Identity.Audience {
 		return fmt.Errorf("identity.audience changes from %q to %q, and with mcp it is what clients reach: restart toold for that", c.Identity.Audience, next.Identity.Audience)
 	}
-	if c.Store != next.Store { // which may hold a password
+	if c.Store != next.Store { // it may contain a password
 		return errors.New("store changes: restart toold for that")
 	}
 	return nil
 }
 
-// listenedOn is what only a restart can change of s.
+// listenedOn returns the part of s that only a restart can change.
 func listenedOn(s []Socket) string {
 	var p []string
 	for _, s := range s {
@@ -54,28 +54,26 @@ func listenedOn(s []Socket) string {
 	return fmt.Sprintf("%q", p)
 }
 
-// DiscoverySettings is a digest of what of c can change what a module finds when
-// it is asked for the tools of an identity; executes says that it runs binaries. The
-// values of secrets, which it does not have, belong to the identity.
+// DiscoverySettings returns a digest of the settings in c that can affect which tools a module discovers for an
+// identity; executes means that it runs binaries. It does not cover the values of secrets, which belong to the
+// identity.
 //
-// Every field counts that is not named here, so that one that is new has tools
-// discovered again where nobody thought of them.
+// Every field counts unless it is excluded here, so that an overlooked new field causes a rediscovery.
 func (c *Config) DiscoverySettings(executes bool) string {
 	k := *c
 	k.LogLevel, k.Reliability, k.ShutdownGrace = "", "", 0
-	// How long a surface is fresh is decided when it is made; the rest of it is
-	// of no surface.
+	// How long a surface is fresh is decided when it is created; the other fields affect no surface.
 	k.Discovery = DiscoveryConfig{TTL: c.Discovery.TTL}
-	// Which tools a socket serves is asked in each call.
+	// Which tools a socket serves is checked in each call.
 	k.Sockets = nil
 	for _, s := range c.Sockets {
 		k.Sockets = append(k.Sockets, Socket{Path: s.Path, Roots: s.Roots})
 	}
-	if !executes { // nothing that the module does is in a folder, or confined
+	if !executes { // nothing that the module does happens in a folder, or is confined
 		k.Roots, k.Sockets, k.Confine, k.ConfineMost = nil, nil, "", ""
 	}
 	b, err := json.Marshal(k)
-	if err != nil { // it was made of JSON
+	if err != nil { // it was decoded from JSON
 		panic(err)
 	}
 	sum := sha256.Sum256(b)

@@ -9,9 +9,8 @@ import (
 	"github.com/toold/toold/host/regular"
 )
 
-// OpenSecret opens a file with secrets in it, and refuses one that has a further
-// name (a hard link): a confined tool is kept from the name that is known here,
-// and would read it by the other.
+// OpenSecret opens a file that contains secrets, and refuses one with another name (a hard link): a confined tool is
+// denied the known name, and could read it by the other.
 func OpenSecret(path string) (*os.File, error) {
 	f, err := regular.Open(path)
 	if err != nil {
@@ -28,12 +27,12 @@ func OpenSecret(path string) (*os.File, error) {
 	return f, nil
 }
 
-// SeveralNames is the error of a file with secrets that has n names.
+// SeveralNames returns the error for a file with secrets that has n names.
 func SeveralNames(path string, n uint64) error {
 	return fmt.Errorf("%s has %d names (hard links), and tools could read it by another one; give it a file of its own: cp -p %[1]s %[1]s.new && mv %[1]s.new %[1]s", path, n)
 }
 
-// Names counts the names (hard links) of a file; 0 where there is none.
+// Names returns the number of names (hard links) of a file; 0 if it does not exist.
 func Names(path string) uint64 {
 	fi, err := os.Stat(path)
 	if err != nil {

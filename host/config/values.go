@@ -16,7 +16,7 @@ import (
 //go:embed schema.json
 var Schema []byte
 
-// limits are what the schema says of a value.
+// limits are the schema's limits for a value.
 type limits struct {
 	Properties       map[string]*limits
 	Items            *limits
@@ -26,10 +26,9 @@ type limits struct {
 	Description      string
 }
 
-// checkValues compares the values of a toold.json, whose names and types are known to be
-// right, with the schema: an error has the line, and what was meant as far as that can
-// be guessed. What values have to do with each other is checked by Complete. A value is
-// not repeated that may hold a password.
+// checkValues validates the values of a toold.json, whose names and types are already checked, against the schema: an
+// error has the line, and a suggestion if one can be guessed. Complete checks how values relate to each other. A value
+// that may contain a password is not repeated.
 func checkValues(data []byte) error {
 	var schema limits
 	if err := json.Unmarshal(Schema, &schema); err != nil {
@@ -44,14 +43,14 @@ func checkValues(data []byte) error {
 				at = at.Properties[name]
 			}
 			if at == nil {
-				return "" // a name that has been refused
+				return "" // a name that has already been refused
 			}
 		}
 		return at.fault(value)
 	})
 }
 
-// fault is why value is none that l admits, or empty.
+// fault returns why l does not admit value, or "".
 func (l *limits) fault(value any) string {
 	switch v := value.(type) {
 	case string:
