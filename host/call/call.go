@@ -1,15 +1,13 @@
-// Package call has the values that a call is on its way, one for each stage, and
-// what can be said of them without a daemon:
+// Package call defines the values that represent a call, one for each stage, and what can be derived from them without
+// a daemon:
 //
 //	Request -> Admitted -> Pinned -> Decided -> Run -> Outcome
 //
-// Each holds the one before it and adds what its stage found out. A stage is
-// given one value and makes the next; no stage changes what it was given, or
-// what that points to. So a field has one owner, what a record or a log says of
-// the request is the request, and a test of a stage builds its input. What does
-// change while a call runs is in Progress and Meter, and in nothing else.
+// Each embeds the previous one and adds the results of its stage. A stage gets one value and returns the next; no
+// stage changes its input, or what that points to. So a field has one owner, records and logs show the request as it
+// was, and a test of a stage can construct its input. Only Progress and Meter change while a call runs.
 //
-// Package pipeline has the order of the stages.
+// Package pipeline defines the order of the stages.
 package call
 
 import (
@@ -40,57 +38,54 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// Request is one call as it came in.
+// Request is one call as it arrived.
 type Request struct {
-	// Call is what was sent. ExecutionID is never empty.
+	// Call is the call as sent. ExecutionID is never empty.
 	*wire.Call
-	// UID is the user who sent it, as the kernel says.
+	// UID is the user who sent it, as reported by the kernel.
 	UID uint32
-	// Peer is where it came from. The roots and categories of its Socket count; empty
-	// is the first one.
+	// Peer is where the call came from. Its Socket determines the roots and categories that apply; empty is the first
+	// socket.
 	Peer
-	// Focus is the session that calls belong to which name none, shared by the
-	// calls of a connection. It may be nil.
+	// Focus is the session for calls that name none, shared by the calls of a connection. It may be nil.
 	Focus *atomic.Pointer[string]
-	// Streams are the caller's. Nobody closes them but the front end.
+	// Streams are the caller's. Only the front end closes them.
 	Streams wire.Streams
-	// JobAfter makes a job of a call that has not ended by then: it is answered as
-	// one in the background, and goes on without its caller. Until then it is its
-	// caller's. Streams.Progress and Receive go on being used by the job. 0: never.
+	// JobAfter turns a call that has not ended by then into a job: its caller gets the response of a background call,
+	// and it continues without the caller. Until then it belongs to its caller. The job keeps using Streams.Progress
+	// and Receive. 0: never.
 	JobAfter time.Duration
-	// TurnKey is the key of a call that changes something and has none: one for what
-	// it is in its turn. A call that only reads is made anew each time. Empty: none.
+	// TurnKey is the key for a call that changes something and has no key of its own: one for its place in its turn. A
+	// call that only reads is made anew each time. Empty: none.
 	TurnKey string
-	// As is who calls, where that is known already: a turn and a job are their
-	// caller's. Nil asks the token and UID.
+	// As is the caller if it is already known: a turn and a job run as their caller. If nil, the caller is resolved
+	// from token and UID.
 	As *identity.Caller
-	// Inner is of a call that the daemon makes in another one. A front end leaves it
-	// empty.
+	// Inner describes a call that the daemon makes within another one. A front end leaves it empty.
 	Inner
 }
 
 // Peer is where a call came from.
 type Peer = session.Peer
 
-// Inner says in what a call is made that no caller sent: in a prompt, as a job, by a
-// module, in a list of calls.
+// Inner describes what contains a call that no caller sent: a prompt, a job, a module's call, a list of calls.
 type Inner struct {
-	// Kind is that of its execution; empty is session.KindCall.
+	// Kind is the kind of its execution; empty is session.KindCall.
 	Kind string
-	// PartOf is the id of the execution that asked for this one: a prompt's for
-	// its turn, a call's for the job that it became.
+	// PartOf is the id of the execution that requested this one: a prompt's for its turn, a call's for the job that it
+	// became.
 	PartOf string
-	// By is the call in which a module asked for this one, or nil.
+	// By is the call in which a module requested this one, or nil.
 	By *Parent
-	// Plan, unless nil, is given what would run, and nothing runs.
+	// Plan, if not nil, is called with what would run, and nothing runs.
 	Plan func(*Decided) error
-	// Take, unless nil, is of a call of an approved list: it lets the call begin that
-	// has this digest, where it is the next one, and returns the approval's id.
+	// Take, if not nil, belongs to a call of an approved list: it lets the call with this digest begin if it is the
+	// next one, and returns the approval's id.
 	Take func(digest string) (approval string, err error)
 }
 
-// CheckParent refuses what the module that asks for q may not ask for. It refuses
-// nothing that a caller sent. listing says that q asks for a list of tools.
+// CheckParent refuses what the module that requests q may not request. It refuses nothing that a caller sent. listing
+// reports whether q requests a list of tools.
 func (q *Request) CheckParent(listing bool) error {
 	p := q.By
 	if p == nil {
@@ -120,51 +115,46 @@ func (q *Request) CheckParent(listing bool) error {
 	return nil
 }
 
-// Admitted is a request whose caller and session are known. The token has ended
-// here: Call.Token is empty.
+// Admitted is a request whose caller and session are known. The token is dropped here: Call.Token is empty.
 type Admitted struct {
 	Request
 	Caller identity.Caller
-	// Session is the id of the session that it belongs to.
+	// Session is the id of its session.
 	Session string
-	// Execution is its part of that session. It is nil for what is nobody's
-	// call: a discovery.
+	// Execution is its execution in that session. It is nil for a discovery, which is nobody's call.
 	Execution *session.Execution
-	// Meter counts what its modules take.
+	// Meter counts the resources that its modules use.
 	Meter *Meter
 }
 
 // Pinned is a call of one generation of a tool, in one folder, for one identity.
 type Pinned struct {
 	Admitted
-	// Tool is of one version throughout: policy, schema and handler.
+	// Tool is of the same version throughout: policy, schema and handler.
 	Tool *tools.Tool
-	// Effective is what the caller is to the tool.
+	// Effective is what the tool grants the caller.
 	Effective *identity.Effective
-	// Discovered is the tool that a module brought for the caller; nil for a
-	// tool of tools.d.
+	// Discovered is the tool that a module provides for the caller; nil for a tool of tools.d.
 	Discovered *Discovered
-	// Roots are the folders in and below which the call may work, Cwd the one
-	// that it works in. Cwd is empty for a tool that touches no files and was
-	// called from outside of them.
+	// Roots are the folders in and below which the call may work, Cwd is its working folder. Cwd is empty for a tool
+	// that touches no files and was called from outside of the roots.
 	Roots []string
 	Cwd   string
-	// Folder says which folder Cwd was when it was opened; see confine.ObjectOf.
+	// Folder identifies the folder that Cwd was when it was opened; see confine.ObjectOf.
 	Folder string
-	// Payload is what the schema describes: as it was sent, or made of the
-	// arguments, and then Text says how.
+	// Payload is the input that the schema describes: as it was sent, or built from the arguments, and then Text says
+	// how.
 	Payload json.RawMessage
 	Text    *arguments.Parsed
-	// Clock is the tool's time limit where the call may wait for its caller; else nil.
+	// Clock is the tool's time limit if the call may wait for its caller; else nil.
 	Clock *Clock
 }
 
-// AsParent is p as the parent of what its module asks for while it has fuel left.
-// changes says that p was decided to change something.
+// AsParent returns p as the parent of the calls that its module requests while it has fuel left. changes reports that
+// p was decided to change something.
 //
-// A module that may make session calls only could always have turns that change
-// something, whatever it is itself: it is held to reading where its host or its
-// caller holds it to that.
+// A module that may only make session calls could always start turns that change something, whatever it is itself: it
+// is restricted to reading if its host or its caller restricts it so.
 func (p *Pinned) AsParent(changes bool, fuel int64) *Parent {
 	allowed := p.Tool.Def.Capabilities.ToolCall
 	c := &Parent{
@@ -180,38 +170,35 @@ func (p *Pinned) AsParent(changes bool, fuel int64) *Parent {
 	return c
 }
 
-// Discovered is a tool that a module brings for one identity.
+// Discovered is a tool that a module provides for one identity.
 type Discovered struct {
 	discovery.Tool
 	Key    discovery.Key
 	Schema *jsonschema.Schema
-	// Output is that of what it answers; nil where anything goes.
+	// Output is the schema of its output; nil if anything is valid.
 	Output *jsonschema.Schema
 }
 
 // ReadOnly reports whether the caller may only read.
 func (p *Pinned) ReadOnly() bool { return p.Effective.ReadOnly }
 
-// OnlyReads reports whether the guest of p may make requests that read, and no
-// others: what a module says of its tool, or an operator of a caller, the host
-// holds it to.
+// OnlyReads reports whether the guest of p may only make requests that read: the host enforces what a module declares
+// for its tool, and what an operator sets for a caller.
 func (p *Pinned) OnlyReads() bool {
 	return p.ReadOnly() || p.Discovered != nil && !p.Discovered.Mutating
 }
 
-// IsCommand reports whether the payload is {args, cwd, stdin?}, or follows from
-// these.
+// IsCommand reports whether the payload is {args, cwd, stdin?}, or is derived from these.
 func (p *Pinned) IsCommand() bool {
 	return p.Discovered == nil && p.Text == nil && (p.Form == wire.Plain || p.Args != nil)
 }
 
-// HasPayload reports whether the call has a payload beside its arguments.
+// HasPayload reports whether the call has a payload besides its arguments.
 func (p *Pinned) HasPayload() bool {
 	return p.Form == wire.Envelope || p.Discovered != nil || p.Text != nil
 }
 
-// Schema is that of what is called, as it was written; empty where any object is
-// taken.
+// Schema returns the schema of the called tool as written; empty if any object is valid.
 func (p *Pinned) Schema() string {
 	if p.Discovered != nil {
 		return p.Discovered.Tool.Schema
@@ -219,7 +206,7 @@ func (p *Pinned) Schema() string {
 	return string(p.Tool.SchemaSource)
 }
 
-// CheckOutput checks what the call answered, by the schema that the tool says it is of.
+// CheckOutput validates the call's output against the schema that the tool declares for it.
 func (p *Pinned) CheckOutput(data json.RawMessage) error {
 	schema := p.Tool.Output
 	if p.Discovered != nil {
@@ -237,9 +224,8 @@ func (p *Pinned) CheckOutput(data json.RawMessage) error {
 	return nil
 }
 
-// TakesText reports whether the arguments of p are to be read by the schema: a
-// plain call of what takes a payload. A schema with args of its own describes the
-// command itself.
+// TakesText reports whether the arguments of p are to be parsed by the schema: a plain call of a tool that takes a
+// payload. A schema with args of its own describes the command itself.
 func (p *Pinned) TakesText() bool {
 	switch {
 	case p.Form != wire.Plain || p.Schema() == "":
@@ -252,16 +238,14 @@ func (p *Pinned) TakesText() bool {
 	return p.Tool.Schema.Properties["args"] == nil
 }
 
-// ByText is p with the payload that its arguments make.
+// ByText returns p with the payload built from its arguments.
 func (p Pinned) ByText(t *arguments.Parsed) Pinned {
 	p.Text, p.Payload = t, t.Payload
 	return p
 }
 
-// Validate checks the payload against the schema of what is called. Where there is
-// none, nothing but arguments can be meant by a payload that a program is given,
-// or that has args for a module which works in a folder: one that is misspelled
-// must not run without them.
+// Validate validates the payload against the tool's schema. Without a schema, a payload for a program, or one with
+// args for a module that works in a folder, can only mean arguments: a misspelled one must not run without them.
 func (p *Pinned) Validate() error {
 	if p.Discovered == nil {
 		if p.Tool.Schema == nil && !p.IsCommand() {
@@ -283,8 +267,8 @@ func hasArgs(payload json.RawMessage) bool {
 	return strictjson.UnmarshalLenient(payload, &has) == nil && has.Args != nil
 }
 
-// Unpassed are the names, sorted, of the variables that the caller has, that its
-// tool would have honoured, and that the caller did not pass.
+// Unpassed returns the sorted names of the variables in the caller's environment that its tool would have honored, and
+// that the caller did not pass.
 func (p *Pinned) Unpassed() []string {
 	var names []string
 	for _, name := range p.EnvSeen {
@@ -297,12 +281,11 @@ func (p *Pinned) Unpassed() []string {
 	return slices.Compact(names)
 }
 
-// maxUnhonoured is how many names a line of Unhonoured has.
+// maxUnhonoured is the maximum number of names in a line of Unhonoured.
 const maxUnhonoured = 4
 
-// Unhonoured says which variables of the caller's environment its tool would have
-// honoured and d does not set, and what to do instead: a line for all that have the
-// same advice; empty where there are none.
+// Unhonoured describes which variables of the caller's environment its tool would have honored and d does not set, and
+// what to do instead: one line for all that have the same advice; empty if there are none.
 func (d *Decided) Unhonoured() string {
 	names := map[string][]string{} // by advice
 	var order []string
@@ -337,7 +320,7 @@ func (d *Decided) Unhonoured() string {
 	return text.String()
 }
 
-// enumerate is "a, b and c".
+// enumerate returns "a, b and c".
 func enumerate(list []string) string {
 	last := len(list) - 1
 	if last == 0 {
@@ -346,37 +329,37 @@ func enumerate(list []string) string {
 	return strings.Join(list[:last], ", ") + " and " + list[last]
 }
 
-// Input is what a call reads on its standard input.
+// Input is what a call reads from its standard input.
 type Input struct {
-	// Bytes came with the request, or are a policy's. Fixed says that they are
-	// a policy's, and all there is, even where there are none.
+	// Bytes came with the request, or from a policy. Fixed means that they are a policy's and the complete input, even
+	// if empty.
 	Bytes []byte
 	Fixed bool
-	// Wanted says that the call reads what its caller streams.
+	// Wanted means that the call reads what its caller streams.
 	Wanted bool
 }
 
-// Class says what a call does to the world.
+// Class describes the effects of a call.
 type Class struct {
 	Mutating   bool
-	Idempotent bool // it may be made twice
+	Idempotent bool // it may be repeated
 }
 
-// Repeatable reports whether such a call may safely be made twice.
+// Repeatable reports whether such a call may safely be repeated.
 func (c Class) Repeatable() bool { return !c.Mutating || c.Idempotent }
 
-// Shell says what a call may give to a shell.
+// Shell is what a call may run in a shell.
 type Shell struct {
 	Allowed bool
-	// Lines are the only ones; nil: any.
+	// Lines are the only permitted lines; nil: any.
 	Lines []string
 }
 
-// Callbacks are the programs of its caller that a call may ask for.
+// Callbacks are the caller's programs that a call may request.
 type Callbacks struct {
-	// Offered is what a policy may allow; nil: nothing.
+	// Offered are the programs that a policy may allow; nil: none.
 	Offered *abi.Callbacks
-	// Allowed are those of them that it did; nil where no policy said so.
+	// Allowed are those that policies allowed; nil if no policy named any.
 	Allowed []abi.Callback
 }
 
@@ -387,52 +370,51 @@ type Command struct {
 	Input Input
 }
 
-// Terms are how a call may be executed: whether again, for how long, and what the
+// Terms are the conditions of execution: whether a call may be repeated, for how long it may run, and what the
 // reliability layer does with it.
 type Terms struct {
 	Class Class
-	// Key is that of its idempotency record; empty: none, or one that is made
-	// of the payload.
+	// Key is the key of its idempotency record; empty: none, or one derived from the payload.
 	Key string
 	// Timeout is the shortest that a policy set; 0: none.
 	Timeout time.Duration
 	Mode    Mode
 }
 
-// Decided is what runs, exactly.
+// Decided is exactly what runs.
 type Decided struct {
 	Pinned
-	// Command is what runs, and Payload how a module finds it: as it came, but with
-	// what the policies made of the arguments and the input.
+	// Command is what runs, and Payload is the module's input: as received, but with the policies' changes to the
+	// arguments and the input.
 	Command
 	Payload json.RawMessage
-	// Shell and Callbacks are what it may run besides.
+	// Shell and Callbacks are what it may run in addition.
 	Shell     Shell
 	Callbacks Callbacks
 	Terms
-	// Notes are said on the standard error before the tool runs.
+	// Notes are written to standard error before the tool runs.
 	Notes []string
-	// Rule is the last one that a policy named.
+	// Rule is the last rule that a policy named.
 	Rule string
-	// Ask is who has to approve it first; nil: nobody has to.
+	// Ask describes who has to approve it first; nil: nobody.
 	Ask *Ask
-	// Asked is what each policy was asked, and what it answered, in turn.
+	// Asked holds the input and the response of each policy, in order.
 	Asked []Asked
 }
 
-// Ask is what the policies of a call ask for.
+// Ask is the approval that the policies of a call require.
 type Ask struct {
-	// By are the names of those who may approve beside the operator, Self admits
-	// the caller, TTL is how long there is, Text what the policies say of it.
+	// By are the names of those who may approve besides the operator, Self admits the caller, TTL is how long the
+	// request is valid, Text is the policies' explanation.
 	By   []string
 	Self bool
 	TTL  time.Duration
 	Text string
-	// Rule is the last one that asked.
+	// Rule is the rule of the last policy that required approval.
 	Rule string
 }
 
-// askOf is what a policy asks for.
+// askOf returns the approval that a policy requires.
 func askOf(by *abi.Approval) (*Ask, error) {
 	ttl := approval.DefaultTTL
 	if by.TTLMS != 0 {
@@ -447,8 +429,7 @@ func askOf(by *abi.Approval) (*Ask, error) {
 	return &Ask{By: by.By, Self: by.Self, TTL: ttl, Text: by.Text}, nil
 }
 
-// And is what both ask for: who both admit, for the shorter time. Nil asks for
-// nothing.
+// And combines two requirements: those who may approve under both, for the shorter time. Nil requires nothing.
 func (a *Ask) And(by *Ask) *Ask {
 	switch {
 	case a == nil:
@@ -465,27 +446,26 @@ func (a *Ask) And(by *Ask) *Ask {
 	return both
 }
 
-// Asked is what one policy was asked about a call, and what it answered: what it
-// takes to have the call decided again.
+// Asked is the input and the response of one policy: all that is needed to have the call decided again.
 type Asked struct {
-	// File is that of the policy, Digest its SHA-256 in hexadecimal.
+	// File is the policy's file, Digest its SHA-256 in hexadecimal.
 	File, Digest string
 	At           time.Time
-	// Input is what its export restrict was given, Vars what var_get answered it.
+	// Input is the input of its export restrict, Vars the results of its var_get calls.
 	Input []byte
 	Vars  []Var
-	// Answer is what it answered; nil where it did not, for the reason Err.
+	// Answer is its response; nil if it gave none, for the reason in Err.
 	Answer []byte
 	Err    error
 }
 
-// Var is one answer of var_get; nil where there was no such variable.
+// Var is one result of var_get; nil if there was no such variable.
 type Var struct {
 	Name  string
 	Value []byte
 }
 
-// Undecided is what p runs if no policy says otherwise.
+// Undecided returns what p runs if no policy changes it.
 func Undecided(p Pinned) Decided {
 	def := p.Tool.Def
 	input := Input{Bytes: p.Stdin, Wanted: def.Stdin}
@@ -500,8 +480,7 @@ func Undecided(p Pinned) Decided {
 	}
 }
 
-// Apply makes d what a policy decided about it. The error says which part of the
-// decision cannot be followed.
+// Apply returns d with a policy's decision applied. The error names the part of the decision that cannot be followed.
 func (d Decided) Apply(by *abi.Decision) (Decided, error) {
 	switch asks := by.Effect == abi.Ask; {
 	case asks != (by.Ask != nil):
@@ -570,11 +549,11 @@ func (d Decided) Apply(by *abi.Decision) (Decided, error) {
 	return d, nil
 }
 
-// maxCallbacks is how many programs a policy names for one call.
+// maxCallbacks is how many programs a policy may name for one call.
 const maxCallbacks = 64
 
-// allow is what a call may ask its caller for once a policy named the programs of
-// list. Where two policies name some, those that both name remain.
+// allow returns what a call may request of its caller once a policy has named the programs of list. If two policies
+// name some, those that both name remain.
 func (c Callbacks) allow(list []abi.Callback, roots []string) ([]abi.Callback, error) {
 	if len(list) > maxCallbacks {
 		return nil, fmt.Errorf("callbacks: are %d, and %d is the most", len(list), maxCallbacks)
@@ -600,9 +579,8 @@ func (c Callbacks) allow(list []abi.Callback, roots []string) ([]abi.Callback, e
 	return slices.DeleteFunc(slices.Clone(c.Allowed), func(was abi.Callback) bool { return !slices.Contains(list, was) }), nil
 }
 
-// withRefused is notes with one for each hook of named that is not allowed, and one for
-// scripts: a hook that is left out is nothing to the tool, and scripts are not skipped
-// in silence.
+// withRefused returns notes with one more for each hook of named that is not allowed, and one for scripts: a tool does
+// not notice that a hook is left out, and scripts must not be skipped silently.
 func withRefused(notes []string, named, allowed []abi.Callback) []string {
 	notes = slices.Clone(notes)
 	for _, c := range named {
@@ -620,8 +598,7 @@ func withRefused(notes []string, named, allowed []abi.Callback) []string {
 	return notes
 }
 
-// allow lets a call have a shell for lines; none is any. Where two policies name
-// some, those that both name remain.
+// allow lets a call run lines in a shell; none means any. If two policies name some, those that both name remain.
 func (s Shell) allow(lines []string) Shell {
 	s.Allowed = true
 	switch {
@@ -634,9 +611,8 @@ func (s Shell) allow(lines []string) Shell {
 	return s
 }
 
-// Settle is d with what no policy has a say in: whatever a module says of its
-// tool holds, and a caller that may only read is held to that. The error is
-// DENIED.
+// Settle returns d with what no policy can change: whatever a module declares for its tool is enforced, and so is a
+// caller's restriction to reading. The error is DENIED.
 func (d Decided) Settle(reliability string) (Decided, error) {
 	d.Class.Mutating = d.Class.Mutating || d.Discovered != nil && d.Discovered.Mutating
 	if d.ReadOnly() && d.Class.Mutating {
@@ -653,7 +629,7 @@ func (d Decided) Settle(reliability string) (Decided, error) {
 	return d, nil
 }
 
-// Shorter is the shorter of two durations, 0 standing for none.
+// Shorter returns the shorter of two durations, where 0 means none.
 func Shorter(a, b time.Duration) time.Duration {
 	if a == 0 || b > 0 && b < a {
 		return b
@@ -661,28 +637,28 @@ func Shorter(a, b time.Duration) time.Duration {
 	return a
 }
 
-// Run is a decided call that runs, with what changes meanwhile.
+// Run is a decided call while it runs, with the state that changes meanwhile.
 type Run struct {
 	Decided
 	Progress *Progress
-	// Streams are the caller's, watched by Progress.
+	// Streams are the caller's, observed by Progress.
 	Streams wire.Streams
 }
 
-// NewRun begins to run d over streams.
+// NewRun returns a Run of d over streams.
 func NewRun(d Decided, streams wire.Streams) *Run {
 	p := &Progress{}
 	return &Run{Decided: d, Progress: p, Streams: p.watch(streams)}
 }
 
-// Attempt is one of the times that a call is executed.
+// Attempt is one execution of a call.
 type Attempt struct {
 	*Run
 	// Number counts from 1.
 	Number int
-	// Trace is the W3C traceparent for what the tool asks and starts, or empty.
+	// Trace is the W3C traceparent for what the tool requests and starts, or empty.
 	Trace string
-	// Asking is called when a program of the caller begins, and what it returns when that
-	// has ended.
+	// Asking is called when a program of the caller begins, and the function that it returns when that program has
+	// ended.
 	Asking func() (ended func())
 }

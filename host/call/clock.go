@@ -6,30 +6,29 @@ import (
 	"time"
 )
 
-// maxPause is how long the clock of a call stands still at most, in all.
+// maxPause is the longest total time that the clock of a call can be paused.
 const maxPause = 8 * time.Hour
 
-// Clock is the time limit of a call that may wait for its caller: for an editor
-// that somebody types into. It is a context that ends with context.DeadlineExceeded
-// when the time is over that it did not stand still, and with its parent. It is safe
-// for concurrent use.
+// Clock is the time limit of a call that may wait for its caller, such as for an editor that somebody types into. It
+// is a context that ends with context.DeadlineExceeded when the time that it was not paused exceeds the limit, and
+// with its parent. It is safe for concurrent use.
 type Clock struct {
 	context.Context // the parent
 	done            chan struct{}
 	detach          func() bool // from the parent
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	err   error
 	timer *time.Timer
-	// since is when left and standLeft, the time until the end and the time that the
-	// clock may stand still, were true.
+	// since is when left and standLeft were computed: the time until the end, and the remaining time that the clock
+	// may be paused.
 	since           time.Time
 	left, standLeft time.Duration
 	paused          int
-	after           map[*func()]bool // what is run at the end
+	after           map[*func()]bool // functions to run at the end
 }
 
-// NewClock begins to measure d. Stop has to be called.
+// NewClock starts a clock with the limit d. Stop must be called.
 func NewClock(parent context.Context, d time.Duration) *Clock {
 	c := &Clock{Context: parent, done: make(chan struct{}), since: time.Now(), left: d, standLeft: maxPause, after: map[*func()]bool{}}
 	c.timer = time.AfterFunc(d, func() { c.end(context.DeadlineExceeded) })
@@ -60,8 +59,8 @@ func (c *Clock) end(err error) {
 	}
 }
 
-// Pause has the clock stand still until resume has been called for each Pause, but
-// no longer than maxPause in all. It does nothing on nil.
+// Pause pauses the clock until resume has been called for each Pause, but for no longer than maxPause in total. It
+// does nothing on nil.
 func (c *Clock) Pause() (resume func()) {
 	if c == nil {
 		return func() {}
@@ -85,7 +84,7 @@ func (c *Clock) step(by int) {
 	c.timer.Reset(wait)
 }
 
-// settleLocked takes off what has passed.
+// settleLocked subtracts the elapsed time.
 func (c *Clock) settleLocked() {
 	now := time.Now()
 	passed := now.Sub(c.since)
@@ -98,7 +97,7 @@ func (c *Clock) settleLocked() {
 	c.left -= passed
 }
 
-// Deadline is when the context ends if the clock does not stand still from now on.
+// Deadline returns when the context ends if the clock is not paused from now on.
 func (c *Clock) Deadline() (time.Time, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,18 +109,18 @@ func (c *Clock) Deadline() (time.Time, bool) {
 	return d, true
 }
 
-// Done is that of a context.
+// Done implements context.Context.
 func (c *Clock) Done() <-chan struct{} { return c.done }
 
-// Err is that of a context.
+// Err implements context.Context.
 func (c *Clock) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// AfterFunc runs f in its own goroutine when the context has ended. Package context
-// takes it for contexts that are made of this one, in place of a goroutine for each.
+// AfterFunc runs f in its own goroutine when the context has ended. Package context calls it for derived contexts
+// instead of starting a goroutine for each.
 func (c *Clock) AfterFunc(f func()) (stop func() bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

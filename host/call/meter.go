@@ -6,14 +6,14 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// Meter adds up what the modules of one call take. It is safe for concurrent use.
+// Meter adds up the resources that the modules of one call use. It is safe for concurrent use.
 type Meter struct {
 	mu    sync.Mutex
-	usage *wire.Usage // nil until there is something to say; guarded by mu
+	usage *wire.Usage // nil until something was counted; guarded by mu
 }
 
-// Add adds what one call of a module took: metered instructions, bytes of memory
-// at most, pages of 4 KiB restored. A nil Meter counts nothing.
+// Add adds the usage of one call of a module: metered instructions, peak memory in bytes, pages of 4 KiB restored. A
+// nil Meter counts nothing.
 func (m *Meter) Add(fuel, memory int64, pages int) {
 	m.update(func(u *wire.Usage) {
 		u.Fuel += fuel
@@ -22,8 +22,8 @@ func (m *Meter) Add(fuel, memory int64, pages int) {
 	})
 }
 
-// Retried notes that the call was executed so many times, and how many retries
-// that its settings still allowed the budget of its upstream did not.
+// Retried records the number of attempts of the call, and how many retries its settings still allowed but the retry
+// budget of its upstream did not.
 func (m *Meter) Retried(attempts, cut int) {
 	m.update(func(u *wire.Usage) { u.Attempts, u.RetriesCut = attempts, cut })
 }
@@ -40,7 +40,7 @@ func (m *Meter) update(with func(*wire.Usage)) {
 	with(m.usage)
 }
 
-// Usage is what it came to; nil where no module ran and nothing was retried.
+// Usage returns the total; nil if no module ran and nothing was retried.
 func (m *Meter) Usage() *wire.Usage {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -6,13 +6,13 @@ import "github.com/toold/toold/host/config"
 type Mode int
 
 const (
-	Off     Mode = iota // nothing
+	Off     Mode = iota // does nothing
 	Shadow              // decides, logs and counts
-	Enforce             // does what it decides
+	Enforce             // enforces what it decides
 )
 
-// ModeFor is what the reliability layer does with a call of that class, where an
-// operator wrote mode (see config.Config.ModeOf).
+// ModeFor returns what the reliability layer does with a call of that class under mode, as configured by the operator
+// (see config.Config.ModeOf).
 func ModeFor(mode string, mutating bool) Mode {
 	switch {
 	case mode == config.ReliabilityAll, mode == config.ReliabilityReadOnly && !mutating:

@@ -11,45 +11,39 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// Outcome is what came of a call, or of one attempt at it.
+// Outcome is the outcome of a call, or of one attempt at it.
 type Outcome struct {
 	// Result is never nil. Result.Err is why it failed.
 	Result *wire.Result
-	// Job says that the call goes on as a job, after Request.JobAfter; Result is that
-	// of a call in the background.
+	// Job means that the call continues as a job, after Request.JobAfter; Result is then that of a background call.
 	Job bool
-	// Began says that the tool itself was started in this attempt.
+	// Began means that the tool itself was started in this attempt.
 	Began bool
-	// Killed says that a signal ended it.
+	// Killed means that a signal ended it.
 	Killed bool
-	// ExitFailed says that its exit is a failure, and not only its answer.
+	// ExitFailed means that its exit is a failure, and not only its output.
 	ExitFailed bool
-	// Unanswered says of a module that failed that it sent a request which may
-	// change something, and got no answer: its failure does not say what became
-	// of that.
+	// Unanswered means that a module failed after it sent a request that may change something and got no response: its
+	// failure does not tell whether the request took effect.
 	Unanswered bool
-	// RetryAfter is the least wait before another attempt that its upstream
-	// asked for.
+	// RetryAfter is the minimum delay before another attempt, as requested by its upstream.
 	RetryAfter time.Duration
-	// Streamed is what went to the caller's streams, as far as a record may hold
-	// it; nil where nothing was kept.
+	// Streamed is what went to the caller's streams, as far as a record can hold it; nil if nothing was kept.
 	Streamed *[2][]byte
-	// Answer is what a handler itself answered, where it did.
+	// Answer is the handler's own result, if it returned one.
 	Answer *abi.Result
 }
 
-// Failed is the outcome of a call that ended with err. ctx is the call's, which
-// may tell why.
+// Failed returns the outcome of a call that ended with err. ctx is the call's, whose cause may be the reason.
 func Failed(ctx context.Context, err error) Outcome {
 	return Outcome{Result: &wire.Result{Err: AsError(ctx, err)}}
 }
 
-// Err is why the call failed, or nil.
+// Err returns why the call failed, or nil.
 func (o *Outcome) Err() *fault.Error { return o.Result.Err }
 
-// AsError gives an error of the pipeline its code; nil stays nil. One that comes
-// from the end of the call's context is TIMEOUT or ABORTED, whatever it was
-// wrapped in.
+// AsError gives an error of the pipeline its code; nil stays nil. An error from the end of the call's context is
+// TIMEOUT or ABORTED, whatever wraps it.
 func AsError(ctx context.Context, err error) *fault.Error {
 	if err == nil {
 		return nil
@@ -58,8 +52,8 @@ func AsError(ctx context.Context, err error) *fault.Error {
 	if errors.As(err, &e) {
 		return e
 	}
-	// The end of a call's context may have a reason of its own: a caller that
-	// broke the protocol, a daemon that stops.
+	// The end of a call's context may have its own cause: a caller that violated the protocol, a daemon that is
+	// stopping.
 	if errors.As(context.Cause(ctx), &e) {
 		return e
 	}
@@ -72,7 +66,7 @@ func AsError(ctx context.Context, err error) *fault.Error {
 	return fault.Errorf(fault.Internal, "%w; see the daemon's log", err)
 }
 
-// Text returns the outcome of a call that text answers, and nothing runs for.
+// Text returns the outcome of a call whose response is text, and for which nothing runs.
 func Text(ctx context.Context, q *Request, text string) Outcome {
 	res := &wire.Result{Ran: true}
 	if q.Streams.Stdout == nil {

@@ -11,9 +11,8 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// Progress is what has happened in a call that runs: whether the tool was
-// started, what passed between it and the caller, and whether the call goes on
-// without its caller. It is safe for concurrent use.
+// Progress is the state of a running call: whether the tool was started, what passed between it and the caller, and
+// whether the call continues without its caller. It is safe for concurrent use.
 type Progress struct {
 	output  atomic.Bool // bytes of standard output were passed on
 	input   atomic.Pointer[watchedInput]
@@ -21,13 +20,12 @@ type Progress struct {
 
 	mu    sync.Mutex
 	begun bool // guarded by mu
-	// caller is the caller's own context, of a call that may outlive it. It is
-	// set before the call begins.
+	// caller is the caller's own context, for a call that may outlive it. It is set before the call begins.
 	caller context.Context
 }
 
-// Begin notes that the tool itself is started now, unless ctx, or the caller's
-// context before anything was started, has ended: the error is then why.
+// Begin records that the tool itself is being started, unless ctx, or the caller's context before anything was
+// started, has ended; the error is then the reason.
 func (p *Progress) Begin(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -41,8 +39,8 @@ func (p *Progress) Begin(ctx context.Context) error {
 	return nil
 }
 
-// TakeBack takes Begin back for the attempt of that number: the tool was not
-// started after all. What an earlier attempt began stays begun.
+// TakeBack reverts Begin for the attempt of that number: the tool was not started after all. If an earlier attempt
+// began, the call stays begun.
 func (p *Progress) TakeBack(attempt int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,16 +57,15 @@ func (p *Progress) Begun() bool {
 // OutputSent reports whether bytes of standard output were passed on.
 func (p *Progress) OutputSent() bool { return p.output.Load() }
 
-// InputSpent reports whether an attempt has used up the input: any that was
-// opened and was not empty, and any answer of the caller.
+// InputSpent reports whether an attempt has consumed input: any that was opened and was not empty, and any answer of
+// the caller.
 func (p *Progress) InputSpent() bool {
 	w := p.input.Load()
 	return p.answers.Load() || w != nil && !(w.ended.Load() && !w.read.Load())
 }
 
-// Outlive is a context for what must go on when the caller has left, once it has
-// begun. Everything else that ends ctx ends it: its deadline, and every other
-// cause. end has to be called.
+// Outlive returns a context for work that must continue after the caller has left, once it has begun. Everything else
+// that ends ctx ends it: its deadline, and every other cause. cancel must be called.
 func (p *Progress) Outlive(ctx context.Context) (_ context.Context, cancel context.CancelCauseFunc, end func()) {
 	p.caller = ctx
 	alive, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -90,20 +87,19 @@ func (p *Progress) Outlive(ctx context.Context) (_ context.Context, cancel conte
 	}
 }
 
-// GoesOn reports whether the call does without its caller: it may outlive it, has
-// begun, and has all of its input. Input that is cut off must never look like
-// input that ended.
+// GoesOn reports whether the call can continue without its caller: it may outlive it, has begun, and has all of its
+// input. Input that is cut off must never look like input that ended.
 func (p *Progress) GoesOn() bool {
 	w := p.input.Load()
 	open := w != nil && !w.ended.Load() // more of it may come
 	return p.caller != nil && p.Begun() && !open
 }
 
-// Abandoned reports whether the caller of a call that may outlive it has left.
-// Then what has begun goes on, and nothing is begun again.
+// Abandoned reports whether the caller of a call that may outlive it has left. What has begun then continues, and
+// nothing else is started.
 func (p *Progress) Abandoned() bool { return p.caller != nil && p.caller.Err() != nil }
 
-// watch makes streams tell what passed through them.
+// watch wraps streams to record what passes through them.
 func (p *Progress) watch(s wire.Streams) wire.Streams {
 	if s.Stdout != nil {
 		s.Stdout = noticing{s.Stdout, &p.output}
@@ -145,7 +141,7 @@ func (n noticing) Write(p []byte) (int, error) {
 	return n.Writer.Write(p)
 }
 
-// watchedInput is the caller's input, which comes only once.
+// watchedInput is the caller's input, which can be read only once.
 type watchedInput struct {
 	io.ReadCloser
 	read, ended atomic.Bool
