@@ -1,21 +1,17 @@
-// Package audit keeps the log of who ran what: one record per call, with who
-// called, what was asked, which version of the tool and of its policies decided,
-// what they answered, what ran and how it ended.
+// Package audit keeps the log of who ran what: one record per call, with the caller, the request, the versions of the
+// tool and its policies, the policies' decisions, what ran and how it ended.
 //
-// The log is a folder of segments, 00000001.log and on, each of JSON lines, and a
-// file "head". Each record has the SHA-256 of the line before it, the first of a
-// segment that of the last line of the segment before; head has the number and
-// the hash of the last record. Verify finds every change of any of them that was
-// made without recomputing all that follows, the head included. Whoever can write
-// the folder and knows the format can rewrite the log: only a hash that is kept
-// elsewhere (see Report.Hash and Verify) detects that.
+// The log is a folder of segments of JSON lines, 00000001.log onwards, and a file "head". Each record has the SHA-256
+// of the line before it, the first of a segment that of the last line of the segment before; head holds the number and
+// the hash of the last record. Verify finds every change of any of them that was made without recomputing all that
+// follows, the head included. Whoever can write the folder and knows the format can rewrite the log: only a hash that
+// is kept elsewhere (see Report.Hash and Verify) detects that.
 //
-// Log writes, and is safe for concurrent use; one process has a folder at a time,
-// which its caller sees to. What only reads a log (Read, Verify) needs no daemon
-// and may read while one writes.
+// Log writes, and is safe for concurrent use; the caller ensures that only one process uses a folder at a time.
+// Reading a log (Read, Verify) needs no daemon and may happen while one writes.
 //
-// The package knows nothing of tools: package pipeline makes the records. It
-// masks nothing: what it is given is written.
+// The package is independent of tools: package pipeline creates the records. It masks nothing: records are written as
+// given.
 package audit
 
 import (
@@ -30,40 +26,36 @@ import (
 	"github.com/toold/toold/host/strictjson"
 )
 
-// Version is that of the format that this program writes. It reads records of
-// later ones as far as it knows their members.
+// Version is the version of the format that this program writes. It reads records of later versions as far as it knows
+// their members.
 const Version = 1
 
-// MaxLine bounds a record, in bytes with its line break. What a call brings in
-// excess of it is left out of its record, which says so.
+// MaxLine bounds a record, in bytes with its line break. Data of a call that exceeds it is omitted from its record,
+// which says so.
 const MaxLine = 256 << 10
 
 // The types of records.
 const (
 	// TypeSegment is the first record of each segment.
 	TypeSegment = "segment"
-	// TypeBegin is a call that is about to run and may change something. It is
-	// on the disk before the call begins.
+	// TypeBegin is a call that is about to run and may change something. It is on disk before the call begins.
 	TypeBegin = "begin"
-	// TypeEnd is a call that has ended, or was refused. It is the whole of a call
-	// that has no begin.
+	// TypeEnd is a call that has ended, or was refused. It is the only record of a call that has no begin.
 	TypeEnd = "end"
-	// TypeNote is what happened to the log itself.
+	// TypeNote is an event in the log itself.
 	TypeNote = "note"
-	// TypeApproval is a call that its policy wants approved, and what became of
-	// that.
+	// TypeApproval is a call whose policy requires approval, and the state of that request.
 	TypeApproval = "approval"
-	// TypeConfig is the configuration of the daemon from here on.
+	// TypeConfig is the configuration of the daemon from this record on.
 	TypeConfig = "config"
 )
 
-// Record is one line of the log. Beside the first members each type uses one or
-// two of the others.
+// Record is one line of the log. Besides the first members, each type uses one or two of the others.
 type Record struct {
 	// N counts from 1 over all segments.
 	N uint64 `json:"n"`
-	// Prev is the hash of the line before: its SHA-256 in hexadecimal, without the
-	// line break. It is of 64 zeros in the first record of all.
+	// Prev is the hash of the previous line: its SHA-256 in hexadecimal, without the line break. In the very first
+	// record it is 64 zeros.
 	Prev string    `json:"prev"`
 	At   time.Time `json:"at"`
 	Type string    `json:"type"`
@@ -79,32 +71,32 @@ type Record struct {
 	Approval *Approval `json:"approval,omitempty"`
 }
 
-// Approval is a request for an approval as it is from now on.
+// Approval is the new state of a request for approval.
 type Approval struct {
 	ID string `json:"id"`
-	// State is pending, approved, denied, used, expired or lapsed. Began counts the
-	// calls that were begun by it, Outcome is what came of the last one.
+	// State is pending, approved, denied, used, expired or lapsed. Began counts the calls that were started under it,
+	// Outcome is the outcome of the last one.
 	State   string `json:"state"`
 	Began   int    `json:"began,omitempty"`
 	Outcome string `json:"outcome,omitempty"`
-	// Asker is the identity that called, Decider "operator" or an identity, and the
-	// names are what a policy may call these.
+	// Asker is the identity that called, Decider is "operator" or an identity, and the names are those by which a
+	// policy may refer to them.
 	Asker       string `json:"asker"`
 	AskerName   string `json:"asker_name,omitempty"`
 	Decider     string `json:"decider,omitempty"`
 	DeciderName string `json:"decider_name,omitempty"`
 	Reason      string `json:"reason,omitempty"`
-	// Execution is what asked first, UsedBy what runs.
+	// Execution is the execution that first requested it, UsedBy the one that runs.
 	Execution string `json:"execution,omitempty"`
 	UsedBy    string `json:"used_by,omitempty"`
 	Session   string `json:"session,omitempty"`
 	Rule      string `json:"rule,omitempty"`
-	// Tools and Digests are of the calls, in order.
+	// Tools and Digests are those of the calls, in order.
 	Tools   []string `json:"tools"`
 	Digests []string `json:"digests"`
 }
 
-// Segment is what the first record of a segment says.
+// Segment is the content of the first record of a segment.
 type Segment struct {
 	Version int    `json:"version"`
 	Number  uint64 `json:"number"`
@@ -118,40 +110,38 @@ const (
 	// NoteMissing: records that the head names, or the head itself, were missing
 	// when the log was opened.
 	NoteMissing = "missing"
-	// NotePruned: the segments before First were removed, as old or too many.
+	// NotePruned: the segments before First were removed because of their age or the size limit.
 	NotePruned = "pruned"
-	// NoteOff and NoteOn: an operator turned the log off, and on again. NoteOn with a
-	// Text: it could not be written, and can be again.
+	// NoteOff and NoteOn: an operator turned the log off, or on again. NoteOn with a Text: writing failed, and works
+	// again.
 	NoteOff = "off"
 	NoteOn  = "on"
 	// NoteClosed: the daemon was stopped.
 	NoteClosed = "closed"
 )
 
-// Note is what happened to the log itself.
+// Note is an event in the log itself.
 type Note struct {
 	Kind string `json:"kind"`
 	Text string `json:"text,omitempty"`
-	// CutBytes and CutSHA256 are of a last record that was not whole and was cut
-	// off.
+	// CutBytes and CutSHA256 describe an incomplete last record that was cut off.
 	CutBytes  int64  `json:"cut_bytes,omitempty"`
 	CutSHA256 string `json:"cut_sha256,omitempty"`
-	// HeadN is the last record that the head names, Synced the last that it says is
-	// on the disk, where records are missing. Restarted says that the machine was
-	// rebooted since.
+	// If records are missing, HeadN is the last record that the head names, and Synced the last that the head reports
+	// as on disk. Restarted means that the machine was rebooted since.
 	HeadN     uint64 `json:"head_n,omitempty"`
 	Synced    uint64 `json:"synced,omitempty"`
 	Restarted bool   `json:"restarted,omitempty"`
-	// First is the first segment that stays, and Hash the Prev of its first record.
+	// First is the first remaining segment, and Hash the Prev of its first record.
 	First uint64 `json:"first,omitempty"`
 	Hash  string `json:"hash,omitempty"`
 }
 
-// Config is a configuration of the daemon, without what may be secret in it.
+// Config is a configuration of the daemon, without anything that may be secret.
 type Config struct {
 	Digest  string          `json:"digest"`
 	File    string          `json:"file,omitempty"`
-	Version string          `json:"version,omitempty"` // the daemon's own
+	Version string          `json:"version,omitempty"` // the daemon's version
 	Values  json.RawMessage `json:"values"`
 }
 
@@ -159,36 +149,33 @@ type Config struct {
 const (
 	EffectAllow = "allow"
 	EffectDeny  = "deny"
-	// EffectAsk: it has to be approved first, and was not.
+	// EffectAsk: it needs approval, and did not get it.
 	EffectAsk = "ask"
-	// EffectError: the call was refused, or failed, before it was decided.
+	// EffectError: the call was refused or failed before a decision.
 	EffectError = "error"
 )
 
-// Call is what is known of a call before it runs. Everything that its caller
-// wrote is masked and bounded.
+// Call is what is known of a call before it runs. Everything that its caller wrote is masked and bounded.
 type Call struct {
 	Execution string `json:"execution"`
 	Session   string `json:"session,omitempty"`
 	Kind      string `json:"kind,omitempty"`
-	// Parent is the execution id of the call in which a module asked for this one.
+	// Parent is the execution id of the call in which a module requested this one.
 	Parent string `json:"parent,omitempty"`
 	Trace  string `json:"trace,omitempty"`
-	// TraceID and CallerInfo are what the caller says of itself.
+	// TraceID and CallerInfo are the caller's claims about itself.
 	TraceID    string   `json:"trace_id,omitempty"`
 	CallerInfo string   `json:"caller_info,omitempty"`
 	Identity   Identity `json:"identity"`
-	// Socket is the daemon's socket that the call came over; empty is the first.
+	// Socket is the daemon's socket that the call used; empty is the first.
 	Socket string `json:"socket,omitempty"`
 
-	// Tool is what the caller named, Source the tool of tools.d that brings it,
-	// where that has another name.
+	// Tool is the name in the call, Source the tool of tools.d that provides it, if that has another name.
 	Tool     string   `json:"tool"`
 	Source   string   `json:"source,omitempty"`
 	Version  string   `json:"version,omitempty"`
 	Policies []Module `json:"policies,omitempty"`
-	// Runner is the module or the binary that runs; of a binary the digest is not
-	// known.
+	// Runner is the module or the binary that runs; the digest of a binary is unknown.
 	Runner *Module `json:"runner,omitempty"`
 	// Config is the digest of the configuration in force: see TypeConfig.
 	Config string `json:"config,omitempty"`
@@ -205,31 +192,31 @@ type Call struct {
 	Withheld string `json:"withheld,omitempty"`
 	ArgCount int    `json:"arg_count,omitempty"`
 	ArgBytes int    `json:"arg_bytes,omitempty"`
-	// Reduced names the members that are not whole.
+	// Reduced names the members that are incomplete.
 	Reduced []string `json:"reduced,omitempty"`
 
 	Effect string `json:"effect"`
 	Rule   string `json:"rule,omitempty"`
-	// Asked has what each policy was asked and what it answered, in turn.
+	// Asked holds the input and the response of each policy, in order.
 	Asked []Asked `json:"asked,omitempty"`
-	// Runs is what runs, of a call that was allowed.
+	// Runs is what runs, for a call that was allowed.
 	Runs *Runs `json:"runs,omitempty"`
-	// Replaces is the number of an earlier begin of the same call, which runs
-	// otherwise now: the tool that a module brings had moved.
+	// Replaces is the number of an earlier begin of the same call, which now runs differently: the tool that a module
+	// provides had moved.
 	Replaces uint64 `json:"replaces,omitempty"`
 }
 
-// Identity is who called.
+// Identity is the caller.
 type Identity struct {
-	// ID is the opaque name that sessions, policies and the daemon's log have.
+	// ID is the opaque name used by sessions, policies and the daemon's log.
 	ID      string `json:"id,omitempty"`
 	Subject string `json:"subject,omitempty"`
 	Issuer  string `json:"issuer,omitempty"`
 	UID     uint32 `json:"uid"`
-	// PID is 0 where it is not known.
+	// PID is 0 if unknown.
 	PID      int               `json:"pid,omitempty"`
 	ReadOnly bool              `json:"read_only,omitempty"`
-	Claims   map[string]string `json:"claims,omitempty"` // that the tool was shown
+	Claims   map[string]string `json:"claims,omitempty"` // as passed to the tool
 }
 
 // Module is a file that decides or runs.
@@ -238,37 +225,36 @@ type Module struct {
 	SHA256 string `json:"sha256,omitempty"`
 }
 
-// Asked is what one policy was asked, and what it answered.
+// Asked is the input and the response of one policy.
 type Asked struct {
 	Module
 	At time.Time `json:"at"`
-	// Input is what its export restrict was given. InputBytes is how long that
-	// was, and InputSHA256 its digest, both with secrets masked; Masked says that
-	// there were some, Reduced which members are not whole.
+	// Input is the input of its export restrict. InputBytes is its length, and InputSHA256 its digest, both with
+	// secrets masked; Masked means that there were some, Reduced names the members that are incomplete.
 	Input       json.RawMessage `json:"input,omitempty"`
 	InputBytes  int             `json:"input_bytes,omitempty"`
 	InputSHA256 string          `json:"input_sha256,omitempty"`
 	Masked      bool            `json:"masked,omitempty"`
 	Reduced     []string        `json:"reduced,omitempty"`
-	// Vars are the answers of var_get, in turn.
+	// Vars are the results of var_get, in order.
 	Vars []Var `json:"vars,omitempty"`
-	// Decision is what it answered, Error why that was no decision.
+	// Decision is its response, Error is why that was not a decision.
 	Decision json.RawMessage `json:"decision,omitempty"`
 	Error    string          `json:"error,omitempty"`
 }
 
-// Var is one answer of var_get. SHA256 is empty where there was no such variable.
+// Var is one result of var_get. SHA256 is empty if there was no such variable.
 type Var struct {
 	Name   string `json:"name"`
 	Bytes  int    `json:"bytes,omitempty"`
 	SHA256 string `json:"sha256,omitempty"`
 }
 
-// Runs is what runs, exactly. Changed names what the policies made of the request:
-// args, env, stdin, stdin_wanted, mutating, idempotent, key, timeout, shell.
+// Runs is exactly what runs. Changed names what the policies changed in the request: args, env, stdin, stdin_wanted,
+// mutating, idempotent, key, timeout, shell.
 type Runs struct {
 	Changed []string `json:"changed,omitempty"`
-	// Args are here where they are other than those of the call.
+	// Args are only set if they differ from those of the call.
 	Args       []string `json:"args,omitempty"`
 	Env        []string `json:"env,omitempty"` // names
 	Stdin      int      `json:"stdin,omitempty"`
@@ -278,13 +264,13 @@ type Runs struct {
 	TimeoutMS  int64    `json:"timeout_ms,omitempty"`
 	Shell      bool     `json:"shell,omitempty"`
 	ShellLines []string `json:"shell_lines,omitempty"`
-	// Approval is the id of the request by which it runs.
+	// Approval is the id of the request under which it runs.
 	Approval string `json:"approval,omitempty"`
 }
 
-// End is what came of a call.
+// End is the outcome of a call.
 type End struct {
-	// Begin is the number of the call's begin; 0 where it has none.
+	// Begin is the number of the call's begin; 0 if it has none.
 	Begin     uint64 `json:"begin,omitempty"`
 	Execution string `json:"execution,omitempty"`
 	Status    string `json:"status"`
@@ -293,7 +279,7 @@ type End struct {
 	ToolCode string `json:"tool_code,omitempty"`
 	Message  string `json:"message,omitempty"`
 	ExitCode int    `json:"exit_code"`
-	// Ran says that the tool itself answered.
+	// Ran means that the tool itself produced the result.
 	Ran        bool  `json:"ran,omitempty"`
 	Attempts   int   `json:"attempts,omitempty"`
 	DurationMS int64 `json:"duration_ms"`
@@ -305,13 +291,12 @@ type End struct {
 	Programs []Program `json:"programs,omitempty"`
 	// Connections are those that a binary made, or was refused.
 	Connections []Connection `json:"connections,omitempty"`
-	// Found is what a look into how another call ended found out.
+	// Found is the result of a reconciliation of another call.
 	Found *Found `json:"found,omitempty"`
 }
 
-// Connection is a host that was connected to so many times, or refused, and the
-// bytes that went there and came from there; or, where On is set, what was to be
-// sent there and what a policy said to that, by which rule.
+// Connection is a host with the number of connections made or refused, and the bytes sent to and received from it; or,
+// if On is set, what was to be sent there, and a policy's decision on that with its rule.
 type Connection struct {
 	Host     string `json:"host"`
 	On       string `json:"on,omitempty"`
@@ -323,22 +308,21 @@ type Connection struct {
 	Times    int    `json:"times"`
 }
 
-// Found is the verdict on the call of an execution id whose outcome was unknown:
-// done, not_done or unknown, and what it was made of.
+// Found is the verdict on an execution whose outcome was unknown: done, not_done or unknown, and its evidence.
 type Found struct {
 	Of       string `json:"of"`
 	Verdict  string `json:"verdict"`
 	Evidence string `json:"evidence,omitempty"`
 }
 
-// Program is a program that was executed so many times, or refused.
+// Program is a program with the number of times that it was executed, or refused.
 type Program struct {
 	Path    string `json:"path"`
 	Refused string `json:"refused,omitempty"`
 	Times   int    `json:"times"`
 }
 
-// hash is that of one line, without its line break.
+// hash is the hash of one line, without its line break.
 type hash [sha256.Size]byte
 
 func (h hash) String() string { return hex.EncodeToString(h[:]) }
@@ -363,7 +347,7 @@ func (r *Record) encode(b *bytes.Buffer) error {
 
 var errTooLong = errors.New("the record is too long")
 
-// fit makes r smaller, one part at a time, until encode takes it.
+// fit shrinks r, one part at a time, until encode accepts it.
 func (r *Record) fit(b *bytes.Buffer) error {
 	err := r.encode(b)
 	if !errors.Is(err, errTooLong) {
@@ -408,7 +392,7 @@ func (r *Record) fit(b *bytes.Buffer) error {
 	return err
 }
 
-// decode reads one line, without its line break.
+// decode parses one line, without its line break.
 func decode(line []byte) (*Record, error) {
 	var r Record
 	if err := strictjson.UnmarshalLenient(line, &r); err != nil {

@@ -5,45 +5,44 @@ import (
 	"time"
 )
 
-// CallEntry is one call as its records tell it.
+// CallEntry is one call, assembled from its records.
 type CallEntry struct {
-	// N is the number of its first record, EndN that of its end; 0 where there is
-	// none.
+	// N is the number of its first record, EndN that of its end; 0 if there is none.
 	N    uint64    `json:"n"`
 	EndN uint64    `json:"end_n,omitempty"`
 	At   time.Time `json:"at"`
 	Call *Call     `json:"call"`
-	// End is nil for a call that runs, or that the end of its daemon cut off.
+	// End is nil for a call that is running, or that was cut off when its daemon ended.
 	End *End `json:"end,omitempty"`
 
 	dropped bool
 	settled bool
 }
 
-// Query asks for calls.
+// Query selects calls.
 type Query struct {
-	// Since and Until bound when a call began, as far as they are not zero.
+	// Since and Until bound the start of a call, unless zero.
 	Since, Until time.Time
-	// Match picks; nil takes all.
+	// Match filters calls; nil accepts all.
 	Match func(*CallEntry) bool
-	// Limit is how many there are at most, the newest unless Oldest; 0 is all.
+	// Limit is the maximum number of calls, the newest ones unless Oldest; 0 means all.
 	Limit  int
 	Oldest bool
-	// Whole keeps what policies were asked and answered, which is most of a record.
+	// Whole keeps the inputs and responses of policies, which are most of a record.
 	Whole bool
 }
 
-// Calls answers q from the log in dir, the oldest first.
+// Calls returns the calls in the log in dir that match q, oldest first.
 func Calls(dir string, q Query) ([]*CallEntry, error) {
 	var list []*CallEntry
-	begun := map[uint64]*CallEntry{} // without an end yet
+	begun := map[uint64]*CallEntry{} // no end so far
 	settled := 0
 	settle := func(e *CallEntry) {
 		delete(begun, e.N)
 		e.settled = true
 		settled++
 		if e.dropped || q.Match != nil && !q.Match(e) {
-			e.dropped = true // so that it is left out below
+			e.dropped = true // so that it is omitted below
 			settled--
 		}
 		if q.Limit > 0 && !q.Oldest && settled > 2*q.Limit+64 {
@@ -95,7 +94,7 @@ func Calls(dir string, q Query) ([]*CallEntry, error) {
 	return list, err
 }
 
-// newest is list without all but the newest of those that are settled.
+// newest returns list with only the newest keep of the settled calls.
 func newest(list []*CallEntry, keep int) ([]*CallEntry, int) {
 	var out []*CallEntry
 	kept := 0

@@ -15,23 +15,21 @@ import (
 	"github.com/toold/toold/host/regular"
 )
 
-// head is what the file of that name says: how far the log goes.
+// head is the content of the file head: how far the log goes.
 type head struct {
 	Version int    `json:"version"`
 	Segment uint64 `json:"segment"`
 	N       uint64 `json:"n"`
 	Hash    string `json:"hash"`
-	// Synced is the last record that is on the disk; after it, the end of the
-	// machine may lose some.
+	// Synced is the last record that is on disk; a crash of the machine may lose later ones.
 	Synced uint64 `json:"synced"`
-	// Boot tells one start of the machine from another; empty where that is not
-	// known.
+	// Boot identifies one boot of the machine; empty if unknown.
 	Boot string `json:"boot,omitempty"`
 	// Sum is the SHA-256 of the others, as JSON.
 	Sum string `json:"sum"`
 }
 
-// headSize is that of the file: one sector, which a disk writes as a whole.
+// headSize is the size of the file: one sector, which a disk writes as a whole.
 const headSize = 512
 
 func (h head) encode() ([]byte, error) {
@@ -47,8 +45,8 @@ func (h head) encode() ([]byte, error) {
 	return append(append(b, bytes.Repeat([]byte(" "), headSize-1-len(b))...), '\n'), nil
 }
 
-// missing says what is missing of a log that ends with record n and the hash last, by
-// what the head records of it; empty: nothing.
+// missing describes what is missing, according to the head, from a log that ends with record n and the hash last;
+// empty if nothing is.
 func (h *head) missing(n uint64, last hash) string {
 	switch {
 	case h.N > n:
@@ -73,7 +71,7 @@ func readHead(dir string) (*head, error) {
 	return decodeHead(b)
 }
 
-// decodeHead takes a head only as encode writes it.
+// decodeHead accepts a head only exactly as encode writes it.
 func decodeHead(b []byte) (*head, error) {
 	var h head
 	if err := json.Unmarshal(b, &h); err != nil {
@@ -87,5 +85,5 @@ func decodeHead(b []byte) (*head, error) {
 
 func headPath(dir string) string { return filepath.Join(dir, "head") }
 
-// bootID tells one start of the machine from another, where the system says.
+// bootID identifies one boot of the machine, if the system provides that.
 func bootID() string { return strings.TrimSpace(string(readBoot())) }

@@ -13,38 +13,38 @@ import (
 )
 
 const (
-	// tidyEvery is how often a log that nothing is written to looks for that.
+	// tidyEvery is how often an idle log is checked for segments to remove.
 	tidyEvery = time.Hour
 	// lingerTime is how long a record that needs no sync waits for others.
 	lingerTime = 10 * time.Millisecond
-	// maxQueue and maxQueueBytes bound the records that wait for the disk. Those
-	// that need no sync are lost beyond it, and counted.
+	// maxQueue and maxQueueBytes bound the records waiting to be written. Beyond them, records that need no sync are
+	// dropped, and counted.
 	maxQueue      = 1 << 16
 	maxQueueBytes = 64 << 20
 )
 
-// Log writes one log. It is safe for concurrent use. A nil Log is one that is off.
+// Log writes one log. It is safe for concurrent use. A nil Log is turned off.
 type Log struct {
 	dir string
 	log *slog.Logger
-	// wake says that there is something to write, flushNow that it must be written
-	// without waiting for more. Both have room for one.
+	// wake signals that there is something to write, flushNow that it must be written without waiting for more. Both
+	// have a capacity of one.
 	wake, flushNow chan struct{}
-	done           chan struct{} // closed when the writer has ended
+	done           chan struct{} // closed when the writer has returned
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	opts   Options
 	queue  []*pendingRecord
-	bytes  int // in queue, as its entries say
+	bytes  int // in queue, as given by its entries
 	closed bool
-	lost   uint64 // records that found no room in the queue
+	lost   uint64 // records for which the queue had no room
 
 	// The rest belongs to the writer, and to Open and Close.
 	w writer
 }
 
-// Open opens the log in the folder dir, which is made where it is not there, and
-// records in what state it was found. Close releases it.
+// Open opens the log in the folder dir, which is created if it does not exist, and records the state in which it was
+// found. Close releases it.
 func Open(dir string, o Options, log *slog.Logger) (*Log, error) {
 	l := &Log{dir: dir, log: log, opts: o, wake: make(chan struct{}, 1), flushNow: make(chan struct{}, 1), done: make(chan struct{})}
 	l.w = writer{dir: dir, opts: o, log: log}
@@ -59,16 +59,14 @@ func Open(dir string, o Options, log *slog.Logger) (*Log, error) {
 	return l, nil
 }
 
-// Add queues the record that make returns, to be written within about 10 ms,
-// without a sync. make is called once or never, later and in another goroutine:
-// what it refers to must not change any more, and is about size bytes. A record
-// that cannot be written is counted by the next one that can.
+// Add queues the record that make returns, to be written within about 10 ms, without a sync. make is called once or
+// never, later and in another goroutine: what it refers to must not change any more, and is about size bytes. A record
+// that cannot be written is counted in the next one that can.
 func (l *Log) Add(size int, make func() *Record) { l.enqueue(&pendingRecord{make: make, size: size}) }
 
-// AddSync has the record that make returns written, and returns its number when
-// it is on the disk; 0 where the log is off. Those that come while a sync runs
-// share the next one. Where ctx ends first, its cause is the error, and the record
-// may be written yet.
+// AddSync writes the record that make returns, and returns its number once it is on disk; 0 if the log is off. Records
+// that arrive during a sync share the next one. If ctx ends first, the error is its cause, and the record may still be
+// written.
 func (l *Log) AddSync(ctx context.Context, size int, make func() *Record) (n uint64, err error) {
 	e := &pendingRecord{make: make, size: size, sync: true, done: newDone()}
 	if !l.enqueue(e) {
@@ -82,12 +80,12 @@ func (l *Log) AddSync(ctx context.Context, size int, make func() *Record) (n uin
 	}
 }
 
-// leastFree is how much room the disk has at least where nothing is wrong: a small
-// record may fit where that of the next call does not.
+// leastFree is the minimum free disk space at which nothing is considered wrong: a small record may fit where that of
+// the next call does not.
 const leastFree = 64 << 10
 
-// Check returns why records cannot be written. It tries again where the last could not
-// be, so that who waits for room on the disk learns of it without a call.
+// Check returns why records cannot be written. It retries after a failure, so that freed disk space is detected
+// without a call.
 func (l *Log) Check(ctx context.Context) error {
 	if !l.On() {
 		return nil
@@ -115,7 +113,7 @@ func newDone() chan error { return make(chan error, 1) }
 
 var errClosed = errors.New("the audit log is closed")
 
-// On reports whether records are wanted.
+// On reports whether the log is on.
 func (l *Log) On() bool {
 	if l == nil {
 		return false
@@ -155,8 +153,8 @@ func (l *Log) enqueue(e *pendingRecord) bool {
 	return true
 }
 
-// Set changes what an operator says of the log, which writes down that it is
-// turned off or on. On an error nothing has changed.
+// Set applies an operator's settings to the log, and records that it is turned off or on. On error nothing has
+// changed.
 func (l *Log) Set(o Options) error {
 	l.mu.Lock()
 	was := l.opts
@@ -164,8 +162,7 @@ func (l *Log) Set(o Options) error {
 	if was == o {
 		return nil
 	}
-	// The writer does it, in its turn: what was asked for before is written as it
-	// was asked for.
+	// The writer applies it in order: earlier records are written under the earlier settings.
 	e := &pendingRecord{set: &o, done: newDone()}
 	l.mu.Lock()
 	if l.closed {
@@ -184,7 +181,7 @@ func (l *Log) Set(o Options) error {
 	return nil
 }
 
-// Close writes what was asked for and closes the log. A second call does nothing.
+// Close writes what is queued and closes the log. A second call does nothing.
 func (l *Log) Close() error {
 	if l == nil {
 		return nil
@@ -231,13 +228,12 @@ func (l *Log) run() {
 			batch, lost = batch[l.w.commit(batch):], 0
 		}
 		if closed {
-			return // nothing comes after that
+			return // it is the last one
 		}
 		select {
 		case <-l.flushNow:
 		case <-l.wake:
-			// Others will come: one write for all of them, and none beside a
-			// call that runs.
+			// More will come: batch them into one write that does not delay a running call.
 			linger.Reset(lingerTime)
 			select {
 			case <-l.flushNow:

@@ -27,7 +27,7 @@ func segmentPath(dir string, number uint64) string {
 	return filepath.Join(dir, fmt.Sprintf("%08d.log", number))
 }
 
-// segments lists those of the log in dir, the oldest first.
+// segments lists the segments of the log in dir, oldest first.
 func segments(dir string) ([]segmentFile, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -41,7 +41,7 @@ func segments(dir string) ([]segmentFile, error) {
 		}
 		fi, err := e.Info()
 		if errors.Is(err, os.ErrNotExist) {
-			continue // removed meanwhile, as too old
+			continue // removed meanwhile because of its age
 		}
 		if err != nil {
 			return nil, err
@@ -57,14 +57,14 @@ func segments(dir string) ([]segmentFile, error) {
 	return list, nil
 }
 
-// segmentNumber is that of a file's name.
+// segmentNumber returns the number in a file's name.
 func segmentNumber(name string) (uint64, bool) {
 	digits, ok := strings.CutSuffix(name, ".log")
 	n, err := strconv.ParseUint(digits, 10, 63)
 	return n, ok && err == nil && n > 0 && filepath.Base(segmentPath("", n)) == name
 }
 
-// errNoFile is for a folder, or something else, in the place of a segment.
+// errNoFile is the error for a folder, or anything else but a file, in the place of a segment.
 var errNoFile = errors.New("not a regular file")
 
 func openSegment(dir string, number uint64) (*os.File, error) {
@@ -83,7 +83,7 @@ type lines struct {
 
 func newLines(r io.Reader) *lines { return &lines{in: bufio.NewReaderSize(r, MaxLine)} }
 
-// errLine is for a line that is none: too long, or, with torn, not ended.
+// errLine is the error for an invalid line: too long or, with torn, incomplete.
 type errLine struct {
 	at   int64
 	torn bool
@@ -96,9 +96,8 @@ func (e errLine) Error() string {
 	return fmt.Sprintf("a line is over %d bytes", MaxLine)
 }
 
-// next is the next line without its line break, good until the next call, and
-// where it begins. It is io.EOF at the end, and errLine for what is no line,
-// after which reading may go on.
+// next returns the next line without its line break, valid until the next call, and its offset. It returns io.EOF at
+// the end, and errLine for an invalid line, after which reading may continue.
 func (l *lines) next() (line []byte, at int64, err error) {
 	at = l.at
 	line, err = l.in.ReadSlice('\n')
@@ -121,7 +120,7 @@ func (l *lines) next() (line []byte, at int64, err error) {
 	return nil, at, err
 }
 
-// firstRecord is that of a file, and the length of its line.
+// firstRecord returns the first record of a file, and the length of its line.
 func firstRecord(path string) (*Record, int64, error) {
 	f, err := regular.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -137,8 +136,8 @@ func firstRecord(path string) (*Record, int64, error) {
 	return r, l.at, err
 }
 
-// lastRecord is the last line of f that is a record, with its hash and where it
-// ends; nil and 0 where there is none.
+// lastRecord returns the last line of f that is a record, with its hash and the offset of its end; nil and 0 if there
+// is none.
 func lastRecord(f io.ReaderAt, size int64) (*Record, hash, int64, error) {
 	for span := int64(2 * MaxLine); ; span *= 8 {
 		from := max(size-span, 0)
@@ -153,7 +152,7 @@ func lastRecord(f io.ReaderAt, size int64) (*Record, hash, int64, error) {
 			}
 			begin := bytes.LastIndexByte(b[:nl], '\n') + 1
 			if begin == 0 && from > 0 {
-				break // its beginning is farther up
+				break // its beginning is further up
 			}
 			if r, err := decode(b[begin:nl]); err == nil {
 				return r, hashOf(b[begin:nl]), from + int64(nl) + 1, nil
@@ -166,15 +165,15 @@ func lastRecord(f io.ReaderAt, size int64) (*Record, hash, int64, error) {
 	}
 }
 
-// Position is where a record stands.
+// Position is the location of a record.
 type Position struct {
 	Segment uint64
 	Offset  int64
 }
 
-// Read calls each with the records of the log in dir that were written at since or
-// later, in their order, and with the text of each, until each answers false. What
-// is no record is passed over: Verify says where. Text is good until each returns.
+// Read calls each with the records of the log in dir that were written at since or later, in order, and with the text
+// of each, until each returns false. It skips what is not a record: Verify reports where. Text is valid until each
+// returns.
 func Read(dir string, since time.Time, each func(at Position, r *Record, text []byte) bool) error {
 	list, err := segments(dir)
 	if err != nil {
@@ -189,7 +188,7 @@ func Read(dir string, since time.Time, each func(at Position, r *Record, text []
 		}
 		more, err := readSegment(dir, s.number, since, each)
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, errNoFile) {
-			continue // removed meanwhile, or none: Verify says so
+			continue // removed meanwhile, or invalid: Verify reports it
 		}
 		if err != nil {
 			return fmt.Errorf("read the audit log: %w", err)

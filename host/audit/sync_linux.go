@@ -6,8 +6,7 @@ import (
 	"syscall"
 )
 
-// fdatasync puts the content of f on the disk, and of what else is known of it
-// only what is needed to read it again.
+// fdatasync syncs the content of f to disk, and only the metadata that is needed to read it again.
 func fdatasync(f *os.File) error {
 	c, err := f.SyscallConn()
 	if err != nil {

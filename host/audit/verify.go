@@ -19,24 +19,22 @@ type Report struct {
 	Last  uint64    `json:"last,omitempty"`
 	From  time.Time `json:"from,omitzero"`
 	To    time.Time `json:"to,omitzero"`
-	// Hash is that of the last record. Kept elsewhere, it finds later whether
-	// anything up to there was rewritten.
+	// Hash is the hash of the last record. Kept elsewhere, it later reveals whether anything up to that record was
+	// rewritten.
 	Hash string `json:"hash,omitempty"`
-	// Pruned is how many segments were removed as old or too many, as the log
-	// says.
+	// Pruned is how many segments were removed because of their age or the size limit, according to the log.
 	Pruned uint64 `json:"pruned,omitempty"`
-	// Lost counts records that could not be written, as the log says, or that were
-	// lost in a crash of the machine before they were on the disk.
+	// Lost counts records that could not be written, according to the log, or that a crash of the machine lost before
+	// they were on disk.
 	Lost uint64 `json:"lost,omitempty"`
 }
 
 // Damage is the first place where a log is damaged.
 type Damage struct {
-	// File is the segment, or the head; Offset is where in it the line begins.
+	// File is the segment, or the head; Offset is where the line begins.
 	File   string `json:"file"`
 	Offset int64  `json:"offset"`
-	// Record is the number that the record there has, or should have; 0 where
-	// that is not known.
+	// Record is the number that the record there has, or should have; 0 if unknown.
 	Record uint64 `json:"record,omitempty"`
 	Reason string `json:"reason"`
 }
@@ -45,21 +43,19 @@ func (b *Damage) Error() string {
 	return fmt.Sprintf("%s, byte %d (record %d): %s", b.File, b.Offset, b.Record, b.Reason)
 }
 
-// Anchor is a record that is known from elsewhere.
+// Anchor is a record known from elsewhere.
 type Anchor struct {
 	N    uint64
 	Hash string
 }
 
-// settleFirst and settleLast are how long a log that is being written is waited for
-// to be seen as whole, from the first look to the last, three times as long each:
-// its last record and its head are written one after the other.
+// settleFirst and settleLast are the first and the last delay, each three times the previous, in waiting for a log
+// that is being written to look complete: its last record and its head are written one after the other.
 const settleFirst, settleLast = 20 * time.Millisecond, 2 * time.Second
 
-// Verify checks the whole log in dir: each line, each hash, each number, the order
-// of the segments, and that the log ends where its head says. With an anchor it
-// also checks that this record is there and is that one. The error is a *Damage
-// where the log is damaged. A log that is being written may be checked.
+// Verify checks the whole log in dir: each line, each hash, each number, the order of the segments, and that the log
+// ends where its head says. With an anchor it also checks that this record exists and is identical. If the log is
+// damaged, the error is a *Damage. A log may be verified while it is being written.
 func Verify(dir string, anchor *Anchor) (Report, error) {
 	var was *head
 	for wait := settleFirst; ; wait *= 3 {
@@ -69,7 +65,7 @@ func Verify(dir string, anchor *Anchor) (Report, error) {
 			return report, err
 		}
 		if b.ahead != nil && was != nil && *b.ahead != *was {
-			return report, nil // it grows: what is ahead of the head is on its way to the disk
+			return report, nil // it grows: what is ahead of the head is still being written to disk
 		}
 		if was = b.ahead; wait > settleLast {
 			return report, b.Damage
@@ -78,11 +74,10 @@ func Verify(dir string, anchor *Anchor) (Report, error) {
 	}
 }
 
-// growing is a Damage that may be no more than a record that is being written, or a
-// segment that was removed meanwhile.
+// growing is a Damage that may be only a record that is being written, or a segment that was removed meanwhile.
 type growing struct {
 	*Damage
-	ahead *head // of which the records are ahead, where that is all
+	ahead *head // set if the only fault is that records are ahead of it
 }
 
 // verifying is one pass over a log.
@@ -91,16 +86,16 @@ type verifying struct {
 	report Report
 	anchor *Anchor
 
-	segment uint64 // which is read
+	segment uint64 // being read
 	n       uint64 // the last record
 	last    hash
-	// begins has what the oldest segment's first record says comes before it.
+	// begins holds what the oldest segment's first record says precedes it.
 	begins struct {
 		segment uint64
 		prev    string
 	}
-	pruned *Note // the last of its kind
-	headAt bool  // the record that the head knows was met
+	pruned *Note // the last such note
+	headAt bool  // the record that the head names was found
 	head   *head
 }
 
@@ -117,7 +112,7 @@ func verify(dir string, anchor *Anchor) (Report, error) {
 		if anchor != nil {
 			return v.report, &Damage{File: dir, Reason: fmt.Sprintf("there is no record %d", anchor.N)}
 		}
-		return v.report, nil // nothing was written yet
+		return v.report, nil // nothing has been written yet
 	}
 	if headErr != nil {
 		return v.report, &Damage{File: headPath(dir), Reason: "the head cannot be read, so the end of the log is unknown: " + headErr.Error()}
@@ -134,7 +129,7 @@ func verify(dir string, anchor *Anchor) (Report, error) {
 	return v.report, v.end(list)
 }
 
-// broken is a Damage at one line.
+// broken returns a Damage at one line.
 func (v *verifying) broken(at int64, n uint64, format string, a ...any) *Damage {
 	return &Damage{File: segmentPath(v.dir, v.segment), Offset: at, Record: n, Reason: fmt.Sprintf(format, a...)}
 }
@@ -180,7 +175,7 @@ func (v *verifying) read(number uint64, newest bool) error {
 	}
 }
 
-// line checks one line and takes what it says.
+// line checks one line and applies its content.
 func (v *verifying) line(line []byte, at int64, first bool) error {
 	r, err := decode(line)
 	if err != nil {
@@ -219,13 +214,13 @@ func (v *verifying) line(line []byte, at int64, first bool) error {
 	return nil
 }
 
-// note takes what a record says of the log itself.
+// note applies a record about the log itself.
 func (v *verifying) note(n *Note, at int64, number uint64) error {
 	switch n.Kind {
 	case NotePruned:
 		v.pruned = n
 	case NoteMissing:
-		// What was not on the disk may go with the machine. All else was taken.
+		// A crash of the machine may lose what was not on disk. Anything else that is missing was removed.
 		if n.Restarted && n.HeadN > 0 && n.Synced < number && n.HeadN >= number {
 			v.report.Lost += n.HeadN - number + 1
 			return nil
@@ -253,7 +248,7 @@ func (v *verifying) end(list []segmentFile) error {
 	}
 	now, err := readHead(v.dir)
 	if err == nil && *now != *v.head && v.headAt && now.N >= v.n {
-		return nil // it grows, and what was read of it is not its end
+		return nil // it grows, and the last record read is not its end
 	}
 	switch h := v.head; {
 	case !v.headAt:

@@ -19,40 +19,39 @@ import (
 
 // Options are the operator's settings.
 type Options struct {
-	// On: without it nothing is written, and no record is asked for.
+	// On: if false, nothing is written and no record is requested.
 	On bool
-	// MaxBytes bounds all segments together, MaxAge each: those that are over
-	// go, the oldest first, but never the one that is written.
+	// MaxBytes bounds all segments together, MaxAge each: segments beyond them are removed, oldest first, but never
+	// the one being written.
 	MaxBytes int64
 	MaxAge   time.Duration
 }
 
 const (
-	// maxSegment and minSegment bound the size in bytes at which a segment is
-	// followed by the next: an eighth of what all may have.
+	// maxSegment and minSegment bound the size in bytes at which a new segment is begun: an eighth of the limit for
+	// the whole log.
 	maxSegment = 64 << 20
 	minSegment = 64 << 10
-	// segmentAge is after how long it is, whatever its size, so that what is too
-	// old can go.
+	// segmentAge is the age at which a new segment is begun whatever the size, so that old records can be removed.
 	segmentAge = 24 * time.Hour
-	// maxBatch is how many bytes of records one write, and one sync, takes along.
+	// maxBatch is how many bytes of records go into one write, and one sync.
 	maxBatch = 1 << 20
 )
 
-// pendingRecord is a record that waits to be written.
+// pendingRecord is a record waiting to be written.
 type pendingRecord struct {
 	make func() *Record
 	size int
 	sync bool
-	done chan error // has room for one; nil where nobody waits
-	set  *Options   // in place of a record
+	done chan error // has a capacity of one; nil if nobody waits
+	set  *Options   // instead of a record
 
-	// What the writer found out; others read it once done has answered.
+	// Results of the writer; others read them after done has delivered.
 	n   uint64
 	err error
 }
 
-// record makes the record of e. What fails there fails that one alone.
+// record creates the record of e. A panic in it affects only that record.
 func (e *pendingRecord) record() (r *Record, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -62,28 +61,27 @@ func (e *pendingRecord) record() (r *Record, err error) {
 	return e.make(), nil
 }
 
-// writer is what a log is written with. One goroutine at a time has it.
+// writer is the state of writing a log. One goroutine at a time owns it.
 type writer struct {
 	dir  string
 	opts Options
 	log  *slog.Logger
 
-	file   *os.File // the newest segment; nil where the log has to be opened first
+	file   *os.File // the newest segment; nil if the log must be opened first
 	head   *os.File
 	number uint64        // of the newest segment
 	size   int64         // of it
-	began  time.Time     // when it was
-	older  []segmentFile // those before it, the oldest first
+	began  time.Time     // when it began
+	older  []segmentFile // the earlier ones, oldest first
 
-	n, synced uint64      // the last record, and the last that is on the disk
+	n, synced uint64      // the last record, and the last that is on disk
 	last      hash        // of the last record
-	lost      uint64      // records since that could not be written
-	failing   atomic.Bool // the last write failed; anybody may look
+	lost      uint64      // records since then that could not be written
+	failing   atomic.Bool // the last write failed; may be read by anyone
 	buf       bytes.Buffer
 }
 
-// commit writes as many of batch as one write takes along, and answers those who
-// wait. It returns how many these were.
+// commit writes as many records of batch as fit in one write, and notifies those who wait. It returns their number.
 func (w *writer) commit(batch []*pendingRecord) (taken int) {
 	if e := batch[0]; e.set != nil {
 		e.done <- w.set(*e.set)
@@ -161,14 +159,13 @@ func (w *writer) add(r *Record) error {
 	return nil
 }
 
-// flush writes the buffer, and the head after it. there reports whether its
-// records are in the log: all, or none. An error after that is for those who wait
-// for the disk.
+// flush writes the buffer, and then the head. there reports whether its records are in the log: all, or none. A later
+// error is for those who wait for the disk.
 func (w *writer) flush(sync bool) (there bool, err error) {
 	k, err := w.file.Write(w.buf.Bytes())
 	if err != nil {
 		if k > 0 && w.file.Truncate(w.size) != nil {
-			w.close() // opening it again cuts that off
+			w.close() // reopening cuts that off
 		}
 		return false, err
 	}
@@ -181,8 +178,7 @@ func (w *writer) flush(sync bool) (there bool, err error) {
 	return true, errors.Join(err, w.writeHead())
 }
 
-// prepare sees to it that the newest segment is open, is still the file of its
-// name, and has room.
+// prepare ensures that the newest segment is open, is still the file of its name, and has room.
 func (w *writer) prepare() error {
 	if w.file == nil {
 		return w.open()
@@ -209,13 +205,13 @@ func (w *writer) prepare() error {
 	return nil
 }
 
-// limit is the size at which the next segment is begun.
+// limit returns the size at which the next segment is begun.
 func (w *writer) limit() int64 { return min(max(w.opts.MaxBytes/8, minSegment), maxSegment) }
 
 // roll begins the next segment.
 func (w *writer) roll() error {
 	if w.file != nil {
-		// The next one says that this one is whole.
+		// The next segment implies that this one is complete.
 		if err := fdatasync(w.file); err != nil {
 			return err
 		}
@@ -248,24 +244,24 @@ func (w *writer) beginSegment() error {
 	}
 	if err != nil {
 		w.n, w.last = n, last
-		w.close() // what there is of it is found, or cut off, when it is opened
+		w.close() // whatever was written is found, or cut off, when it is opened
 	}
 	return err
 }
 
-// note writes what happened to the log, to the disk.
+// note writes an event in the log itself, and syncs it.
 func (w *writer) note(n *Note) error {
 	e := &pendingRecord{sync: true, done: make(chan error, 1), make: func() *Record { return &Record{At: time.Now(), Type: TypeNote, Note: n} }}
 	w.commit([]*pendingRecord{e})
 	return <-e.done
 }
 
-// set changes what an operator says.
+// set applies an operator's settings.
 func (w *writer) set(o Options) error {
 	was := w.opts
 	switch {
 	case was.On && !o.On:
-		// Where it cannot be written any more, it can be turned off nevertheless.
+		// A log that can no longer be written can be turned off nevertheless.
 		w.note(&Note{Kind: NoteOff})
 		w.close()
 		w.failing.Store(false)
@@ -286,7 +282,7 @@ func (w *writer) set(o Options) error {
 	return nil
 }
 
-// tidy follows an old segment by a new one, and removes what is too old or too much.
+// tidy begins a new segment if the current one is old, and removes what exceeds the limits.
 func (w *writer) tidy() {
 	if !w.opts.On || w.file == nil {
 		return
@@ -300,7 +296,7 @@ func (w *writer) tidy() {
 	w.prune()
 }
 
-// prune removes the oldest segments. That it will is in the log before.
+// prune removes the oldest segments. The log records it before it happens.
 func (w *writer) prune() {
 	total := int64(0)
 	for _, s := range w.older {
@@ -350,10 +346,9 @@ func (w *writer) prune() {
 	w.older = append([]segmentFile(nil), w.older[gone:]...)
 }
 
-// open finds the end of the log, or makes one, cuts a last record off that is not
-// whole, and writes down how it was found. What the writer knows of the chain
-// counts before what it finds: a log that changed under a daemon does not go on as
-// if it had been so.
+// open finds the end of the log, or creates a log, cuts off an incomplete last record, and records the state that it
+// found. The writer's own state of the chain takes precedence over the files: a log that was changed under a daemon
+// must not continue as if it had always been so.
 func (w *writer) open() error {
 	w.close()
 	if err := os.MkdirAll(w.dir, 0o700); err != nil {
@@ -386,7 +381,7 @@ func (w *writer) open() error {
 		found.HeadN, found.Synced, found.Restarted = was.N, was.Synced, was.Boot != bootID()
 	}
 	w.n, w.last = n, last
-	if len(list) == 0 && was.N > 0 { // all of it is gone: the numbers go on
+	if len(list) == 0 && was.N > 0 { // all of it is gone: the numbering continues
 		w.n, w.number = was.N, was.Segment
 		if b, err := hex.DecodeString(was.Hash); err == nil && len(b) == len(w.last) {
 			w.last = hash(b)
@@ -409,7 +404,7 @@ func (w *writer) open() error {
 		return err
 	}
 	w.buf.Reset()
-	// Not by commit, which prepares: it is that which prepares.
+	// Not by commit, which calls prepare: prepare calls open.
 	n, last = w.n, w.last
 	if err := w.add(&Record{At: time.Now(), Type: TypeNote, Note: found}); err != nil {
 		return err
@@ -432,9 +427,8 @@ func (w *writer) open() error {
 	return nil
 }
 
-// findEnd opens the newest of the segments, cuts off what follows its last record
-// and returns the end of the chain. Without a segment, or where the newest cannot
-// be used, it leaves none open, and number is the last that is taken.
+// findEnd opens the newest of the segments, cuts off what follows its last record and returns the end of the chain.
+// Without a segment, or if the newest cannot be used, it leaves none open, and number is the last one taken.
 func (w *writer) findEnd(list []segmentFile, found *Note) (n uint64, last hash, err error) {
 	w.number = 0
 	for i := len(list) - 1; i >= 0; i-- {
@@ -477,7 +471,7 @@ func (w *writer) findEnd(list []segmentFile, found *Note) (n uint64, last hash, 
 	return 0, hash{}, nil
 }
 
-// cut cuts off what follows the last record of a segment, and notes what it was.
+// cut cuts off what follows the last record of a segment, and records what it was.
 func (w *writer) cut(f *os.File, end, size int64, found *Note) error {
 	if end == size {
 		return nil
@@ -493,7 +487,7 @@ func (w *writer) cut(f *os.File, end, size int64, found *Note) error {
 	return f.Sync()
 }
 
-// close closes the files. The chain stays known.
+// close closes the files. The state of the chain is kept.
 func (w *writer) close() error {
 	var errs []error
 	for _, f := range []*os.File{w.file, w.head} {
