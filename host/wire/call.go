@@ -15,7 +15,7 @@ import (
 	"github.com/toold/toold/host/wire/callbacks"
 )
 
-// Form is the format of a request and of its answer.
+// Form is the format of a request and of its response.
 type Form int
 
 const (
@@ -40,15 +40,15 @@ type Call struct {
 	Payload json.RawMessage
 	// Env holds the caller's variables; the tool admits them by name.
 	Env map[string]string
-	// EnvSeen are names of further variables of the caller, which a tool run by
-	// the caller itself would have found. Their values are not sent.
+	// EnvSeen are the names of further variables of the caller, which a tool run directly by the caller would have
+	// found. Their values are not sent.
 	EnvSeen        []string
 	Session        string
 	Token          string
 	IdempotencyKey string
 	// Retry reruns a stored failure.
 	Retry bool
-	// Timeout shortens the tool's own; 0 leaves it.
+	// Timeout shortens the tool's own; 0 leaves it unchanged.
 	Timeout    time.Duration
 	Background bool
 	Detach     bool
@@ -56,11 +56,10 @@ type Call struct {
 	// TTY is the terminal that the caller offers to the tool, or nil. With Stream
 	// only.
 	TTY *TTY
-	// Callbacks are the kinds of programs that the caller runs for its tool where it
-	// is asked to. With Stream only.
+	// Callbacks are the kinds of programs that the caller can run for its tool on request. With Stream only.
 	Callbacks []string
-	// More says that args frames follow, with the rest of Args. host/server
-	// passes on only complete calls, with More false.
+	// More means that args frames follow, with the rest of Args. host/server passes on only complete calls, with More
+	// false.
 	More bool
 	// Trace is a W3C traceparent, or empty.
 	Trace string
@@ -79,11 +78,10 @@ type Call struct {
 	joined   []byte
 }
 
-// MaxEnvSeen is how many names EnvSeen has at most.
+// MaxEnvSeen is the maximum number of names in EnvSeen.
 const MaxEnvSeen = 64
 
-// SeenName reports whether name may stand in EnvSeen: letters, digits and _, at most
-// 128 bytes.
+// SeenName reports whether name is valid in EnvSeen: letters, digits and _, at most 128 bytes.
 func SeenName(name string) bool {
 	if name == "" || len(name) > 128 {
 		return false
@@ -99,9 +97,8 @@ func SeenName(name string) bool {
 // maxTraceID is the longest TraceID that is passed on, in bytes.
 const maxTraceID = 128
 
-// Traced is c with its TraceID as the trace that it belongs to, where c has no
-// Trace and TraceID is one that W3C knows: 32 hexadecimal digits. The parent in
-// it is made up, since the caller named none. c itself is not changed.
+// Traced returns c with its TraceID as its Trace, if c has no Trace and TraceID is valid for W3C: 32 hexadecimal
+// digits. The parent id in it is random, since the caller named none. c itself is not changed.
 func (c *Call) Traced() *Call {
 	id := strings.ToLower(c.TraceID)
 	b, err := hex.DecodeString(id)
@@ -110,14 +107,14 @@ func (c *Call) Traced() *Call {
 	}
 	var parent [8]byte
 	rand.Read(parent[:]) // never fails
-	parent[0] |= 1       // all zeros is none
+	parent[0] |= 1       // all zeros is invalid
 	traced := *c
 	traced.Trace, traced.TraceID = fmt.Sprintf("00-%s-%x-01", id, parent), ""
 	return &traced
 }
 
-// PassedTraceID is the TraceID as it may stand in a header and a variable: up to
-// 128 visible characters of ASCII. Any other is for the log only, and empty here.
+// PassedTraceID returns the TraceID as it may be used in a header and a variable: up to 128 visible ASCII characters.
+// Any other is for the log only, and "" here.
 func (c *Call) PassedTraceID() string {
 	if len(c.TraceID) > maxTraceID || strings.ContainsFunc(c.TraceID, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return ""
@@ -158,15 +155,14 @@ type Usage struct {
 	// Pages counts 4 KiB pages that were written, and restored for the next
 	// call.
 	Pages int64 `json:"pages"`
-	// Attempts is how often the call was executed, where that was more than
-	// once or would have been. RetriesCut is how many retries its tool still
-	// allowed it, and the budget that all calls of the tool share did not.
+	// Attempts is how often the call was executed, if that was or could have been more than once. RetriesCut is how
+	// many retries its tool still allowed but the retry budget shared by all calls of the tool did not.
 	Attempts   int `json:"attempts,omitempty"`
 	RetriesCut int `json:"retries_cut,omitempty"`
 }
 
-// Status returns the status of an envelope answer: success, error, timeout or
-// circuit_open. A tool that ran and exited with a code other than 0 is an error.
+// Status returns the status of an envelope response: success, error, timeout or circuit_open. A tool that ran and
+// exited with a code other than 0 is an error.
 func (r *Result) Status() string {
 	switch {
 	case r.Err != nil && r.Err.Code == fault.Timeout:
@@ -179,9 +175,8 @@ func (r *Result) Status() string {
 	return "success"
 }
 
-// Exit is the exit code of a wrapper that is answered with r: the tool's own when
-// it ran, else what the error's code says. A call that failed never looks like one
-// that did not.
+// Exit returns the exit code of a wrapper for the result r: the tool's own if it ran, else that of the error's code. A
+// failed call never looks like a successful one.
 func (r *Result) Exit() int {
 	if r.Err != nil && (!r.Ran || r.ExitCode == 0) {
 		return r.Err.Code.ExitCode()
@@ -198,46 +193,38 @@ func NewExecutionID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// Streams are the daemon's ends of a call's streams, whichever way the call came
-// in; Local has the caller's.
+// Streams are the daemon's ends of a call's streams, for every front end; Local has the caller's.
 type Streams struct {
-	// Stdout and Stderr send output while the call runs. They are nil on a
-	// call that is not streamed. Write blocks while the caller is slow, which
-	// no end of the context changes; it fails when the caller has left and
-	// after the call has been answered.
+	// Stdout and Stderr send output while the call runs. They are nil on a call that is not streamed. Write blocks
+	// while the caller is slow, even when the context ends; it fails when the caller has left and after the call's
+	// result was sent.
 	Stdout, Stderr io.Writer
-	// Stdin asks the caller for its input, the first time, and returns it;
-	// reading acknowledges. It is nil on a call that is not streamed or that
-	// brought its input with it. Read fails when the call's context ends.
-	// Closing it drops what still comes.
+	// Stdin requests the caller's input on the first call, and returns it; reading acknowledges. It is nil on a call
+	// that is not streamed or that brought its input with it. Read fails when the call's context ends. Close discards
+	// input that still arrives.
 	Stdin func() io.ReadCloser
-	// Receive is the next piece of what the caller answers to a module that has no
-	// other input: it waits for it, until ctx ends. io.EOF is the caller's end of it,
-	// and what was cut off is another error. It is nil where nobody can be asked.
+	// Receive waits for and returns the next piece of the caller's answer to a module that has no other input, until
+	// ctx ends. io.EOF is the regular end of the answer; input that was cut off is another error. It is nil if nobody
+	// can be asked.
 	Receive func(ctx context.Context) ([]byte, error)
-	// Terminal is the terminal that the caller offers; nil where it offers none.
+	// Terminal is the terminal that the caller offers, or nil.
 	Terminal *Terminal
-	// Callback has the caller run a program of its own: see callbacks.Daemon.Run. It is nil
-	// where the caller offers none.
+	// Callback has the caller run one of its own programs: see callbacks.Daemon.Run. It is nil if the caller offers
+	// none.
 	Callback func(ctx context.Context, q callbacks.Request, stdin io.Reader, stdout, stderr io.Writer) (exit int, err error)
-	// Steer puts a text in between what Stdin reads; it is nil where Stdin is.
-	// taken is called once all of it was read. It is false when the input has
-	// ended.
+	// Steer inserts a text into what Stdin reads; it is nil if Stdin is. taken is called once all of it was read.
+	// Steer returns false if the input has ended.
 	Steer func(text []byte, taken func()) bool
-	// Signals are those that the caller sends. It is never nil; what nobody
-	// takes from it is dropped.
+	// Signals are the signals from the caller. It is never nil; signals that nobody receives are dropped.
 	Signals <-chan os.Signal
 	// Progress sends one JSON value. It is nil on a call that is not
 	// streamed.
 	Progress func(json.RawMessage) error
-	// Tell is Progress of several values at once, whose list it does not keep. It may
-	// be nil.
+	// Tell is Progress for several values at once; it does not retain the slice. It may be nil.
 	Tell func([]json.RawMessage) error
-	// TakeBy ends the connection of a caller that has not taken by then what was
-	// sent to it. It may be nil.
+	// TakeBy closes the connection of a caller that has not read by then what was sent to it. It may be nil.
 	TakeBy func(time.Time)
 }
 
-// ErrLeft is the cause of the end of a call whose caller left. It is never
-// written to.
+// ErrLeft is the cause of a call's end when its caller has left. It is never written to.
 var ErrLeft = fault.Errorf(fault.Aborted, "the caller left")

@@ -10,10 +10,10 @@ import (
 	"github.com/toold/toold/host/wire/callbacks"
 )
 
-// maxCallbackKinds is how many kinds of programs a request offers at most.
+// maxCallbackKinds is the maximum number of kinds of programs that a request offers.
 const maxCallbackKinds = 16
 
-// checkCallbacks checks what a request offers.
+// checkCallbacks validates what a request offers.
 func (c *Call) checkCallbacks() error {
 	switch {
 	case len(c.Callbacks) == 0:

@@ -15,16 +15,14 @@ import (
 	"github.com/toold/toold/host/strictjson"
 )
 
-// maxMessage bounds an error message in an answer, in bytes of JSON.
+// maxMessage bounds an error message in a response, in bytes of JSON.
 const maxMessage = 8192
 
-// EncodeResult returns the answer to a call that is not streamed, as JSON of at
-// most MaxFrame bytes.
+// EncodeResult returns the response to a call that is not streamed, as JSON of at most MaxFrame bytes.
 //
-// Text that does not fit is cut at a character boundary, and "truncated" is set;
-// standard output and standard error get half of the space each, plus what the
-// other does not need. Invalid UTF-8 becomes U+FFFD. Data cannot be cut: if it does
-// not fit, the answer is LIMIT_EXCEEDED.
+// Text that does not fit is cut at a character boundary, and "truncated" is set; standard output and standard error
+// get half of the space each, plus what the other does not need. Invalid UTF-8 becomes U+FFFD. Data cannot be cut: if
+// it does not fit, the response is LIMIT_EXCEEDED.
 func EncodeResult(form Form, r *Result) []byte { return encodeResult(form, r, false) }
 
 // EncodeStreamResult returns the last frame of a streamed call, as JSON of at most
@@ -38,7 +36,7 @@ func encodeResult(form Form, r *Result, stream bool) []byte {
 	return encodePlain(r, stream)
 }
 
-// answer holds what both forms have in common.
+// answer holds the fields that both forms have in common.
 type answer struct {
 	status    string
 	exit      int
@@ -48,8 +46,8 @@ type answer struct {
 	toolCode  string
 }
 
-// answerOf derives the answer from a result. A tool that ran and did not exit with
-// 0 gets the code TOOL_FAILED, but no message: its own output has one.
+// answerOf derives the response from a result. A tool that ran and did not exit with 0 gets the code TOOL_FAILED, but
+// no message: its own output has one.
 func answerOf(r *Result) answer {
 	a := answer{status: r.Status(), exit: r.Exit()}
 	switch {
@@ -201,8 +199,7 @@ func appendUsage(b []byte, u *Usage) []byte {
 	return append(b, '}')
 }
 
-// DataText returns the standard output, for a plain call, of a tool that answered
-// with data and no text.
+// DataText returns the standard output, for a plain call, of a tool that returned data and no text.
 func DataText(data json.RawMessage) []byte {
 	return append(data[:len(data):len(data)], '\n')
 }
@@ -322,8 +319,8 @@ func EncodeProgress(data json.RawMessage) ([]byte, error) {
 	return out, nil
 }
 
-// AppendEvent appends to dst the frame, with its header, that EncodeProgress makes of
-// JSON that this program made. The error is that of AppendFrame.
+// AppendEvent appends to dst the frame, with its header, that EncodeProgress makes of JSON, for JSON that this program
+// has encoded itself. The error is that of AppendFrame.
 func AppendEvent(dst []byte, data json.RawMessage) ([]byte, error) {
 	const head, tail = `{"type":"progress","data":`, `}`
 	size := len(head) + len(data) + len(tail)

@@ -121,8 +121,8 @@ type argsPayload struct {
 	Stdin *base64Text `json:"stdin"`
 }
 
-// CommandFault says why payload is not {args, cwd?, stdin?}, which calls a
-// command, as INVALID_PAYLOAD; nil where it is.
+// CommandFault returns INVALID_PAYLOAD with the reason if payload is not {args, cwd?, stdin?}, which calls a command;
+// otherwise nil.
 func CommandFault(payload json.RawMessage) error {
 	var command argsPayload
 	err := strictjson.Unmarshal(payload, &command)
@@ -140,11 +140,9 @@ func CommandFault(payload json.RawMessage) error {
 
 // Parse parses a frame from a client.
 //
-// The error is a *fault.Error with InvalidEnvelope (or InvalidPayload, for an
-// argument that cannot be passed to a process) whose message has the path of the
-// fault. On an error the Message is still a *Call, with as much of Form, Stream
-// and ExecutionID as could be parsed, so that the answer has the sender's form; or
-// a *Typed with its Type.
+// The error is a *fault.Error with InvalidEnvelope (or InvalidPayload, for an argument that cannot be passed to a
+// process) whose message has the path of the fault. On an error the Message is still a *Call, with as much of Form,
+// Stream and ExecutionID as could be parsed, so that the response has the sender's form; or a *Typed with its Type.
 func Parse(frame []byte) (Message, error) {
 	head, err := peek(frame)
 	switch {
@@ -160,7 +158,7 @@ func Parse(frame []byte) (Message, error) {
 	return parsePlain(frame, head)
 }
 
-// head holds the members of a frame that decide how to parse and answer it.
+// head holds the members of a frame that decide how to parse it and respond to it.
 type head struct {
 	form        *Form
 	typ         string
@@ -280,8 +278,7 @@ func parseEnvelope(frame []byte, h head) (Message, error) {
 	return c, nil
 }
 
-// finish checks what both forms have in common, and builds the payload of a plain
-// call.
+// finish validates what both forms have in common, and builds the payload of a plain call.
 func (c *Call) finish() error {
 	if c.More && !c.Stream {
 		return refuse("/more", "is true, but /stream is not: only a streamed request has args frames")
@@ -317,9 +314,8 @@ func (c *Call) finish() error {
 	return nil
 }
 
-// Complete is c as Parse would have made it, for a call that did not come as a
-// frame: with an execution id, and the payload of a plain call, where they are
-// missing. c itself is not changed. The error is what Parse refuses.
+// Complete returns c as Parse would have returned it, for a call that did not arrive as a frame: it adds a missing
+// execution id, and the payload of a plain call. c itself is not changed. The errors are those of Parse.
 func (c *Call) Complete() (*Call, error) {
 	if c.Tool == "" {
 		return nil, refuse("/tool", "is empty; it names the tool to call")
@@ -346,7 +342,7 @@ func (c *Call) Complete() (*Call, error) {
 	return &whole, nil
 }
 
-// countArgs checks further arguments, or parts of them.
+// countArgs validates further arguments, or parts of them.
 func (c *Call) countArgs(args []string) error {
 	for _, a := range args {
 		if strings.IndexByte(a, 0) >= 0 {

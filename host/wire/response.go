@@ -12,8 +12,8 @@ import (
 
 // Response is a frame from a server.
 type Response struct {
-	// Type is TypeStdout, TypeStderr, TypeProgress, TypeStdin, TypeStopped, or, for an
-	// answer, TypeResult, streamed or not. Unknown types must be ignored.
+	// Type is TypeStdout, TypeStderr, TypeProgress, TypeStdin, TypeStopped, or, for a result, TypeResult, streamed or
+	// not. Unknown types must be ignored.
 	Type string
 	// Data is that of TypeStdout and TypeStderr.
 	Data []byte
@@ -23,11 +23,11 @@ type Response struct {
 	// Ack further bytes of it.
 	Open bool
 	Ack  int
-	// TTY says, with Open, that the caller's terminal is the tool's from now on.
+	// TTY means, with Open, that the caller's terminal is the tool's from now on.
 	TTY bool
 	// callback is that of TypeCallback.
 	callback *callbacks.Frame
-	// Result is that of TypeResult. Its Ran is inferred from the answer.
+	// Result is that of TypeResult. Its Ran is inferred from the response.
 	Result *Result
 }
 
@@ -39,7 +39,7 @@ type response struct {
 	Ack   int             `json:"ack"`
 	TTY   bool            `json:"tty"`
 	Error json.RawMessage `json:"error"`
-	// An answer in plain form.
+	// A response in plain form.
 	ExitCode    int        `json:"exit_code"`
 	Stdout      string     `json:"stdout"`
 	Stderr      string     `json:"stderr"`
@@ -51,7 +51,7 @@ type response struct {
 	ExecutionID string     `json:"execution_id"`
 	Truncated   bool       `json:"truncated"`
 	Usage       *Usage     `json:"usage"` // in both forms
-	// An answer in envelope form.
+	// A response in envelope form.
 	EnvelopeDuration  *int64 `json:"durationMs"`
 	EnvelopeFromCache bool   `json:"fromCache"`
 	EnvelopeExecution string `json:"executionId"`

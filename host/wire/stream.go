@@ -25,21 +25,20 @@ type Local struct {
 	Stdout, Stderr io.Writer
 	// Signals are sent to the tool; those that the protocol lacks are ignored.
 	Signals <-chan os.Signal
-	// Terminal is called when the caller's terminal becomes the tool's, before any
-	// output of it. It may be nil where the call offers none.
+	// Terminal is called when the caller's terminal becomes the tool's, before any output of it. It may be nil if the
+	// call offers none.
 	Terminal func()
 	// Sizes are those of the terminal from then on.
 	Sizes <-chan Size
-	// Stopped is called when the tool was stopped, behind its output until then. It calls
-	// goOn when the tool is to go on, before it has Stdin give more: what is typed to a
-	// stopped tool, Ctrl-Z say, is lost when it is continued. It may be nil where the call
-	// offers no jobs.
+	// Stopped is called when the tool was stopped, after its output so far was written.
+	// It calls goOn to continue the tool, and must do so before Stdin returns more: what
+	// is typed to a stopped tool, such as Ctrl-Z, is lost when it is continued. It may be
+	// nil if the call offers no jobs.
 	Stopped func(goOn func())
 	// Progress is called with the data of progress frames. It may be nil.
 	Progress func(json.RawMessage)
-	// Callback runs a program of the caller's for the tool, and returns its exit
-	// code, or why it did not run. It is called by a goroutine for each. It may be nil
-	// where the call offers none.
+	// Callback runs one of the caller's programs for the tool, and returns its exit code, or why it did not run. Each
+	// call has its own goroutine. It may be nil if the call offers none.
 	Callback func(*callbacks.Program) (exit int, err error)
 }
 
@@ -61,7 +60,7 @@ type Streaming struct {
 	// open records that input was requested. Owned by Wait.
 	open bool
 
-	mu sync.Mutex // guards what follows, and writes to conn
+	mu sync.Mutex // guards the fields below, and writes to conn
 	// room is signalled when sent decreases or ended is set.
 	room  *sync.Cond
 	sent  int // bytes of input in flight
@@ -141,7 +140,7 @@ func (s *Streaming) Wait(l Local) (*Result, error) {
 				go s.feed(l.Stdin)
 			}
 		case TypeStopped:
-			goOn := func() { s.send(EncodeSignal(syscall.SIGCONT)) } // an error: reading has it, too
+			goOn := func() { s.send(EncodeSignal(syscall.SIGCONT)) } // an error also reaches the reader
 			if l.Stopped != nil {
 				l.Stopped(goOn)
 			} else {

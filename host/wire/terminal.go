@@ -7,8 +7,7 @@ import (
 	"github.com/toold/toold/host/fault"
 )
 
-// Size is how many rows and columns of characters a terminal has; 0 is unknown. It
-// is process.Size, which cannot be named here.
+// Size is the number of rows and columns of a terminal; 0 is unknown. It is process.Size, which cannot be named here.
 type Size = struct{ Rows, Cols uint16 }
 
 // TTY describes the terminal that a caller offers to its tool.
@@ -19,18 +18,16 @@ type TTY struct {
 	// Term and ColorTerm are the caller's variables TERM and COLORTERM.
 	Term      string `json:"term"`
 	ColorTerm string `json:"colorterm"`
-	// Stderr says that standard error is that terminal, too.
+	// Stderr means that standard error is the same terminal.
 	Stderr bool `json:"stderr"`
-	// Jobs says that the caller can be told that its tool was stopped, and continues
-	// it.
+	// Jobs means that the caller handles being told that its tool was stopped, and continues it.
 	Jobs bool `json:"jobs"`
 }
 
-// maxTerm is the longest name of a kind of terminal, in bytes.
+// maxTerm is the longest name of a terminal type, in bytes.
 const maxTerm = 64
 
-// TermName reports whether s may be the value of TERM or COLORTERM: programs look
-// up a file of that name.
+// TermName reports whether s is valid as TERM or COLORTERM: programs look up a file of that name.
 func TermName(s string) bool {
 	for i := range len(s) {
 		switch c := s[i]; {
@@ -59,8 +56,8 @@ func (t *TTY) check(stream bool, stdin []byte) error {
 	return nil
 }
 
-// UnknownTTY reports whether err is how a server that has no terminals, or none with
-// jobs, refuses a request that offers one. The call did not take place.
+// UnknownTTY reports whether err is how a server that has no terminals, or none with jobs, refuses a request that
+// offers one. The call did not take place.
 func UnknownTTY(err *fault.Error) bool {
 	return err != nil && err.Code == fault.InvalidEnvelope &&
 		(strings.HasPrefix(err.Message, "/tty:") || strings.HasPrefix(err.Message, "/tty/jobs:"))
@@ -69,11 +66,10 @@ func UnknownTTY(err *fault.Error) bool {
 // Terminal is the caller's terminal, for a call that may become its tool's.
 type Terminal struct {
 	TTY
-	// Open tells the caller that its terminal is the tool's from now on, and asks
-	// for what is typed there. It comes before the first call of Streams.Stdin.
+	// Open tells the caller that its terminal is the tool's from now on, and requests what is typed there. It must be
+	// called before the first call of Streams.Stdin.
 	Open func()
-	// Sizes are the sizes that it gets later; one that nobody takes gives way to
-	// the next.
+	// Sizes are later sizes of the terminal; a newer one replaces one that was not received.
 	Sizes <-chan Size
 	// Stopped tells the caller that its tool was stopped. It is nil unless Jobs.
 	Stopped func()
@@ -85,7 +81,7 @@ func EncodeTerminal() []byte { return []byte(`{"type":"stdin","open":true,"tty":
 // EncodeStopped returns the frame of Terminal.Stopped, as JSON.
 func EncodeStopped() []byte { return []byte(`{"type":"stopped"}`) }
 
-// EncodeResize returns the frame that tells the size of the terminal, as JSON.
+// EncodeResize returns the frame with the size of the terminal, as JSON.
 func EncodeResize(s Size) []byte {
 	b := append([]byte(`{"type":"resize"`), `,"rows":`...)
 	b = strconv.AppendUint(b, uint64(s.Rows), 10)

@@ -8,15 +8,12 @@ import (
 	"time"
 )
 
-// writeGrace is how long a caller has to take the last output of a call whose
-// time is over.
+// writeGrace is how long a caller has to read the last output of a call whose time is over.
 const writeGrace = time.Second
 
-// Within returns s with outputs that do not outlast ctx: once it has ended, a
-// Write may take a second more in all, and fails then. So a call ends at its
-// time limit although its caller does not read, and gives back what it holds.
-// The connection is kept whole: a caller that reads later gets all that was
-// written before, and the result.
+// Within returns s with outputs that do not outlast ctx: once it has ended, Writes may take one more second in total,
+// and then fail. So a call ends at its time limit even if its caller does not read, and releases what it holds. The
+// connection stays intact: a caller that reads later gets everything that was written before, and the result.
 func (s Streams) Within(ctx context.Context) Streams {
 	if s.Stdout != nil {
 		out := &within{ctx: ctx}
@@ -25,12 +22,12 @@ func (s Streams) Within(ctx context.Context) Streams {
 	return s
 }
 
-// within is what the outputs of one call share.
+// within is the state shared by the outputs of one call.
 type within struct {
 	ctx context.Context
 
-	mu  sync.Mutex    // guards what follows
-	end chan struct{} // nil until a Write met the end of ctx, closed after the grace
+	mu  sync.Mutex    // guards the fields below
+	end chan struct{} // nil until a Write finds that ctx has ended; closed after the grace
 }
 
 type withinWriter struct {
@@ -46,7 +43,7 @@ func (o withinWriter) Write(p []byte) (int, error) {
 	if o.isOver() {
 		return 0, context.Cause(o.ctx)
 	}
-	// The write may go on when we do not, and p is not ours then.
+	// The write may continue after we return, when p is no longer ours.
 	q := slices.Clone(p)
 	written := make(chan outcome, 1)
 	go func() {
@@ -79,7 +76,7 @@ func (o *within) isOver() bool {
 	}
 }
 
-// lastCall begins the grace, the first time, and is closed at its end.
+// lastCall starts the grace on its first call. The channel is closed when the grace ends.
 func (o *within) lastCall() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()

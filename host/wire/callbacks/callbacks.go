@@ -1,8 +1,6 @@
-// Package callbacks has the programs of a caller run for its tool, over the
-// connection of their call: the messages, and the daemon's and the caller's end of
-// the exchange. host/wire describes the protocol and passes the messages on; which
-// programs a tool may have run is the daemon's to say, and what a caller runs is its
-// own.
+// Package callbacks runs programs of a caller for its tool, over the connection of their call: the messages, and the
+// daemon's and the caller's end of the exchange. host/wire describes the protocol and passes the messages on; the
+// daemon decides which programs a tool may request, and the caller decides what it runs.
 //
 //   - Neither end keeps more than Credit bytes of a stream of the other; one that
 //     sends more is refused.
@@ -37,11 +35,9 @@ func Kinds() []string {
 const (
 	// Max is how many callbacks of a call run at a time.
 	Max = 8
-	// Credit is how many bytes of one stream may be on their way: sent by one end and
-	// not yet acknowledged by the other.
+	// Credit is how many bytes of one stream may be in flight: sent by one end and not yet acknowledged by the other.
 	Credit = 256 << 10
-	// maxPiece is how many bytes of a stream one message has; in base64 they fit in a
-	// frame.
+	// maxPiece is how many bytes of a stream one message holds; in base64 they fit in a frame.
 	maxPiece = 48000
 )
 
@@ -49,23 +45,23 @@ const (
 type Request struct {
 	// Kind is one of those that the caller offered.
 	Kind string `json:"kind"`
-	// Path is the program, absolute; empty where the kind says which it is.
+	// Path is the program, absolute; empty if the kind determines it.
 	Path string `json:"path,omitempty"`
-	// Args are its arguments; of Scripts the text of the script, alone.
+	// Args are its arguments; for Scripts only the text of the script.
 	Args []string `json:"args,omitempty"`
 	// Cwd is the folder that it runs in, absolute.
 	Cwd string `json:"cwd"`
-	// Env are variables that it gets beside the caller's own.
+	// Env are variables that it gets in addition to the caller's own.
 	Env map[string]string `json:"env,omitempty"`
 }
 
-// Program is a Request as the caller runs it.
+// Program is a Request that the caller runs.
 type Program struct {
 	Request
-	// Stdin is what the program reads. Stdout and Stderr take what it writes.
+	// Stdin is what the program reads. Stdout and Stderr get what it writes.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// Done is closed when nobody waits for the program any more: it is to be ended.
+	// Done is closed when nobody waits for the program any more: it should be terminated.
 	Done <-chan struct{}
 }
 
@@ -84,7 +80,7 @@ type Frame struct {
 	Stderr []byte `json:"stderr,omitempty"`
 	Exit   *int   `json:"exit,omitempty"`
 	Error  string `json:"error,omitempty"`
-	// Ack are bytes that were taken of what the other side sent.
+	// Ack is how many bytes of the other side's data were consumed.
 	Ack int `json:"ack,omitempty"`
 }
 
@@ -93,18 +89,17 @@ type Reply struct {
 	ID             int
 	Stdout, Stderr []byte
 	Ack            int
-	// Exit is the program's exit code; nil while it runs. Error says why it did not
-	// run.
+	// Exit is the program's exit code; nil while it runs. Error is why it did not run.
 	Exit  *int
 	Error string
 }
 
-// channel is what both ends of one callback keep: the bytes that they have sent and
-// the other has not taken, and those that came and were not taken here.
+// channel is the state that both ends of one callback keep: bytes sent that the other end has not consumed, and bytes
+// received that were not consumed here.
 type channel struct {
 	send func(json []byte) error
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	change *sync.Cond
 	sent   int
 	queued int
@@ -135,7 +130,7 @@ func (c *channel) frame(f Frame) error {
 	return c.send(b)
 }
 
-// push queues what came. It is false where the other side sent more than it may.
+// push queues a received piece. It returns false if the other side sent more than it may.
 func (c *channel) push(p piece) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,11 +138,11 @@ func (c *channel) push(p piece) bool {
 		return false
 	}
 	c.queued += len(p.data)
-	// However small the pieces are that come, few are kept.
+	// However small the received pieces are, few are kept.
 	switch last := len(c.queue) - 1; {
 	case last >= 0 && len(p.data) > 0 && len(c.queue[last].data) > 0 && c.queue[last].stderr == p.stderr:
 		c.queue[last].data = append(c.queue[last].data, p.data...)
-	case last >= 0 && len(c.queue[last].data) == 0: // the end came before
+	case last >= 0 && len(c.queue[last].data) == 0: // the end was already received
 		c.queued -= len(p.data)
 	default:
 		c.queue = append(c.queue, p)
@@ -156,7 +151,7 @@ func (c *channel) push(p piece) bool {
 	return true
 }
 
-// next waits for what comes next; false when the channel is over.
+// next waits for the next piece; it returns false when the channel is closed.
 func (c *channel) next() (piece, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -172,7 +167,7 @@ func (c *channel) next() (piece, bool) {
 	return p, true
 }
 
-// took tells the other side that n bytes were taken.
+// took acknowledges n consumed bytes to the other side.
 func (c *channel) took(id, n int) error {
 	c.mu.Lock()
 	c.queued -= n
@@ -180,7 +175,7 @@ func (c *channel) took(id, n int) error {
 	return c.frame(Frame{ID: id, Ack: n})
 }
 
-// acked notes that the other side took n bytes; false where it was sent fewer.
+// acked records that the other side consumed n bytes; it returns false if fewer were sent.
 func (c *channel) acked(n int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,8 +187,7 @@ func (c *channel) acked(n int) bool {
 	return true
 }
 
-// reserve waits until up to most bytes may be sent, and returns how many; 0 when the
-// channel is over.
+// reserve waits until up to most bytes may be sent, and returns how many; 0 when the channel is closed.
 func (c *channel) reserve(most int) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -219,7 +213,7 @@ func (c *channel) end() {
 type Daemon struct {
 	send func(json []byte) error
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	last    int        // the id of the last one
 	running map[int]*channel
 }
@@ -234,9 +228,8 @@ type Error struct{ Text string }
 
 func (e *Error) Error() string { return e.Text }
 
-// Run has the caller run a program, and returns its exit code. Stdin, unless nil, is
-// read while it runs; one Read of it may outlast Run. When ctx ends, the caller is
-// told to end the program, and is not waited for.
+// Run has the caller run a program, and returns its exit code. Stdin, unless nil, is read while it runs; one Read of
+// it may outlast Run. When ctx ends, Run asks the caller to terminate the program and does not wait for it.
 func (c *Daemon) Run(ctx context.Context, q Request, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
 	ch := newChannel(c.send)
 	c.mu.Lock()
@@ -310,8 +303,8 @@ func (c *channel) feed(id int, stdin io.Reader) {
 	}
 }
 
-// Receive takes a frame from the caller. It never waits. The error says what the
-// caller did wrong; what comes for a callback that is over is ignored.
+// Receive handles a frame from the caller. It never blocks. The error describes the caller's violation; a frame for a
+// callback that has ended is ignored.
 func (c *Daemon) Receive(r *Reply) *fault.Error {
 	c.mu.Lock()
 	ch, last := c.running[r.ID], c.last
@@ -346,8 +339,7 @@ type Local struct {
 }
 
 // NewLocal returns the caller's ends of the callbacks of a call whose frames are sent with send. run runs a program,
-// and returns its exit code, or why it did not run; it is called by a goroutine for
-// each. Where it is nil, no program runs.
+// and returns its exit code, or why it did not run; each call has its own goroutine. If run is nil, no program runs.
 func NewLocal(send func(json []byte) error, run func(*Program) (exit int, err error)) *Local {
 	return &Local{send: send, run: run}
 }
@@ -357,11 +349,11 @@ type program struct {
 	id   int
 	done chan struct{}
 	end  func() // closes done, once
-	// rest is what was read of a piece in part.
+	// rest is the unread part of a piece.
 	rest []byte
 }
 
-// Handle takes a frame from the daemon.
+// Handle handles a frame from the daemon.
 func (l *Local) Handle(f *Frame) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -408,10 +400,10 @@ func (l *Local) serve(c *program, q Request) {
 	if err != nil {
 		f.Exit, f.Error = nil, err.Error()
 	}
-	c.frame(f) // when it fails, so does the call
+	c.frame(f) // if it fails, so does the call
 }
 
-// Close ends all of them and waits until they have ended.
+// Close terminates all of them and waits for their end.
 func (l *Local) Close() {
 	l.mu.Lock()
 	for _, c := range l.running {
