@@ -1,22 +1,19 @@
-// Package events tells watchers what happens in sessions: calls that begin and
-// end, their output, steering, jobs, states, and tools that change.
+// Package events distributes to watchers what happens in sessions: calls that begin and end, their output, steering,
+// jobs, states, and tools that change.
 //
-// A Hub has a stream for each thing that is watched: a session, an identity, or
-// everything. Publish puts an event into the streams that it belongs to, and
-// watchers read from there, each at its own place. So a publisher never waits
-// for a watcher, a watcher has no buffer of its own, and what nobody watches
-// costs a publisher one atomic load.
+// A Hub has a stream for each thing that is watched: a session, an identity, or everything. Publish adds an event to
+// the streams that it belongs to, and each watcher reads from there at its own position. So a publisher never waits
+// for a watcher, a watcher has no buffer of its own, and an event that nobody watches costs its publisher one atomic
+// load.
 //
-// A stream keeps its last events, and separately the last output, both within
-// Limits. A watcher that is slower than that loses output, and is told how much.
-// It never loses another event without a word: it is cut, and a watcher that
-// resumes at its cursor is told what was lost. A stream is kept for Limits.Keep
-// after its last watcher has left, so that one which was cut can resume. A
-// cursor of a stream that is no longer kept, or of another run of the daemon, is
-// answered with a reset.
+// A stream keeps its last events, and separately the last output, both within Limits. A watcher that is slower than
+// that loses output, and is told how much. It never silently loses other events: it is disconnected, and a watcher
+// that resumes at its cursor is told what was lost. A stream is kept for Limits.Keep after its last watcher has left,
+// so that a disconnected one can resume. A cursor of a stream that is no longer kept, or of another run of the daemon,
+// results in a reset.
 //
-// The package knows nothing of rights. Its callers name the identity and the
-// session in a Filter; package session does so for session.watch.
+// The package checks no permissions. Its callers name the identity and the session in a Filter; package session does
+// so for session.watch.
 package events
 
 import (
@@ -27,42 +24,41 @@ import (
 	"github.com/toold/toold/host/fault"
 )
 
-// Kind says what happened.
+// Kind is the kind of an event.
 type Kind string
 
-// Of these a stream consists. Only Output is ever lost by a watcher that goes on.
+// The kinds of events in a stream. A watcher that is not disconnected only ever loses Output.
 const (
 	Begin     Kind = "begin"     // an execution began: Execution, Tool, Type, Job
 	Attempt   Kind = "attempt"   // its tool is about to run: Execution, Attempt, Mutating
 	Output    Kind = "output"    // it wrote: Execution, Stream, Data, LastLine
-	Steer     Kind = "steer"     // somebody wrote to it: Execution, Bytes, EOF
-	End       Kind = "end"       // it ended: all of Begin, Status, Code and what it took
-	Queue     Kind = "queue"     // the turns that wait are Queued now
+	Steer     Kind = "steer"     // something was written to its input: Execution, Bytes, EOF
+	End       Kind = "end"       // it ended: all of Begin, Status, Code and its resource usage
+	Queue     Kind = "queue"     // the number of waiting turns is now Queued
 	Job       Kind = "job"       // a job is State accepted or done: Execution, Tool, Status, Code
 	State     Kind = "state"     // the session's State
 	Settings  Kind = "settings"  // the session's name, labels or tools: Name
-	Tool      Kind = "tool"      // a tool changed: Tool, Change. It is of no session
+	Tool      Kind = "tool"      // a tool changed: Tool, Change. It belongs to no session
 	Discovery Kind = "discovery" // a module was asked for its tools: Tool, Code
-	Approval  Kind = "approval"  // a request for an approval is State now: Approval, Execution, Tool
+	Approval  Kind = "approval"  // a request for approval is now State: Approval, Execution, Tool
 )
 
-// These are a watcher's own.
+// Events that concern only one watcher.
 const (
-	// Ready is the first: what happens after it is told.
+	// Ready is the first: events after it are delivered.
 	Ready Kind = "ready"
-	// Lost says what this watcher was not told, in Lost.
+	// Lost describes in Lost what this watcher missed.
 	Lost Kind = "lost"
-	// Cut is the last before the end, and Reason why.
+	// Cut is the last before the end; Reason is why.
 	Cut Kind = "cut"
 )
 
-// Event is one thing that happened. It is not changed once it was published. What
-// is zero is left out of its JSON.
+// Event is one event. It must not be changed after it was published. Zero fields are omitted from its JSON.
 type Event struct {
 	Kind   Kind      `json:"event"`
 	Cursor string    `json:"cursor,omitempty"`
 	At     time.Time `json:"at,omitzero"`
-	// Owner is the identity. It is told only to who watches everything.
+	// Owner is the identity. Only those who watch everything receive it.
 	Owner   string `json:"owner,omitempty"`
 	Session string `json:"session,omitempty"`
 
@@ -83,8 +79,8 @@ type Event struct {
 	Fuel        int64      `json:"fuel,omitempty"`
 	Undelivered int        `json:"undelivered,omitempty"`
 
-	// Stream is stdout or stderr. Data is left out for an operator: output is its
-	// owner's. LastLine is what a snapshot would show.
+	// Stream is stdout or stderr. Data is omitted for an operator: output belongs to its owner. LastLine is what a
+	// snapshot would show.
 	Stream   string `json:"stream,omitempty"`
 	Data     []byte `json:"data,omitempty"`
 	Bytes    int    `json:"bytes,omitempty"`
@@ -102,20 +98,20 @@ type Event struct {
 	Lost   *Loss  `json:"lost,omitempty"`
 	Reason string `json:"reason,omitempty"`
 
-	// text is shared by all that are told the event in one stream; nil for others.
+	// text is shared by all watchers of the event in one stream; nil for others.
 	text *text
 }
 
-// text is the JSON of an event, made once.
+// text is the JSON of an event, encoded once.
 type text struct {
 	once sync.Once
 	json []byte
 }
 
-// maxShared is the most output of an event whose JSON is kept, in bytes.
+// maxShared is the largest output of an event whose JSON is cached, in bytes.
 const maxShared = 4 << 10
 
-// JSON is e as JSON. It is not to be changed.
+// JSON returns e as JSON. It must not be changed.
 func (e *Event) JSON() []byte {
 	if e.text == nil || len(e.Data) > maxShared {
 		return encode(e)
@@ -132,48 +128,42 @@ func encode(e *Event) []byte {
 	return b
 }
 
-// Loss is what a watcher was not told.
+// Loss describes what a watcher missed.
 type Loss struct {
-	// Reset says that nobody knows how much: the cursor is of a stream that is
-	// not kept any more.
+	// Reset means that the loss is unknown: the cursor is of a stream that is no longer kept.
 	Reset bool `json:"reset,omitempty"`
-	// State counts events other than output, Output those of output, and Bytes
-	// what was in these.
+	// State counts events other than output, Output those of output, and Bytes the bytes in these.
 	State  int64 `json:"state,omitempty"`
 	Output int64 `json:"output,omitempty"`
 	Bytes  int64 `json:"bytes,omitempty"`
 }
 
-// Filter says what a watcher is told.
+// Filter selects what a watcher receives.
 type Filter struct {
-	// Owner is the identity whose events are told: those of one session, or of
-	// all where Session is empty.
+	// Owner is the identity whose events are selected: those of one session, or of all if Session is empty.
 	Owner, Session string
-	// Operator is told no output but its last line. Without an Owner it is told
-	// of everybody.
+	// Operator receives no output except its last line. Without an Owner it receives the events of everybody.
 	Operator bool
-	// Bound is of a watcher that can watch Session only. Those of a session are
-	// counted by themselves: they would else use up the watchers of its owner.
+	// Bound is set for a watcher that can watch only Session. Those of a session are counted separately: they could
+	// otherwise use up the watchers of its owner.
 	Bound bool
-	// Ended says that the session was closed before: what is kept of it is told,
-	// and then the end.
+	// Ended means that the session was closed earlier: the watcher receives what is kept of it, and then the end.
 	Ended bool
-	// Kinds are those that are told, beside a watcher's own; nil is all.
+	// Kinds are the selected kinds, in addition to a watcher's own; nil is all.
 	Kinds []Kind
-	// Sees, if it is not nil, says which tools' changes are told. It is called
-	// by Next, with no lock held.
+	// Sees, if not nil, selects the tools whose changes are delivered. It is called by Next, with no lock held.
 	Sees func(tool string) bool
 }
 
-// Limits bound watchers and what is kept for them.
+// Limits bound the watchers and what is buffered for them.
 type Limits struct {
-	// Watchers is how many one identity has at a time, and how many operators
-	// do. AllWatchers is how many all identities have.
+	// Watchers limits the watchers of one identity at a time, and those of operators. AllWatchers limits those of all
+	// identities.
 	Watchers, AllWatchers int
 	// Events is how many events other than output a stream keeps, and Output
 	// how many bytes of output.
 	Events, Output int
-	// Keep is how long a stream is kept that nobody watches.
+	// Keep is how long a stream without watchers is kept.
 	Keep time.Duration
 }
 

@@ -14,46 +14,43 @@ import (
 const (
 	// maxText bounds the texts of an event that callers choose, in bytes.
 	maxText = 256
-	// MaxData is the most output that one event has, in bytes.
+	// MaxData is the most output in one event, in bytes.
 	MaxData = 32 << 10
-	// outputCost is what an event of output takes beside its bytes. It counts
-	// towards Limits.Output, or single bytes would take far more than that.
+	// outputCost is the overhead of an output event beyond its bytes. It counts towards Limits.Output; otherwise
+	// single bytes would take far more memory than that.
 	outputCost = 256
-	// maxUnwatched is how many streams of one identity are kept for watchers
-	// that may come back.
+	// maxUnwatched is how many streams of one identity are kept for watchers that may return.
 	maxUnwatched = 16
 )
 
-// Hub takes events and has the streams that are watched. It is safe for
-// concurrent use; a nil Hub drops what is published.
+// Hub accepts events and holds the streams that are watched. It is safe for concurrent use; a nil Hub drops what is
+// published.
 type Hub struct {
 	limits Limits
-	// some counts streams. Publish looks at it first.
+	// some counts streams. Publish checks it first.
 	some atomic.Int32
 
-	mu      sync.Mutex // guards what follows, and all of every stream
+	mu      sync.Mutex // guards the fields below, and all of every stream
 	streams map[scope]*stream
 	held    map[string]int // watchers by owner, or owner/session of bound ones; "" are the operators'
 	watched int            // watchers of identities
 	closed  bool
 }
 
-// scope is what a stream is of. The zero owner is everybody.
+// scope is what a stream covers. The zero owner is everybody.
 type scope struct{ owner, session string }
 
-// NewHub makes a Hub. Limits that are 0 have their defaults.
+// NewHub returns a Hub. Limits that are 0 get their defaults.
 func NewHub(l Limits) *Hub {
 	l.setDefaults()
 	return &Hub{limits: l, streams: map[scope]*stream{}, held: map[string]int{}}
 }
 
-// Watched reports whether anybody may be told of an event, so that one need not
-// be made where nobody is.
+// Watched reports whether anybody may receive an event, so that a caller need not create one for nobody.
 func (h *Hub) Watched() bool { return h != nil && h.some.Load() > 0 }
 
-// Publish tells watchers of e, whose Owner and Session say where it belongs; an
-// event without an owner is told to all. At is set. It never blocks, and keeps
-// nothing of e where nobody watches.
+// Publish sends e to watchers. Its Owner and Session determine its streams; an event without an owner goes to all. At
+// is set. Publish never blocks, and keeps nothing of e if nobody watches.
 func (h *Hub) Publish(e Event) {
 	if !h.Watched() {
 		return
@@ -87,9 +84,8 @@ func (h *Hub) Publish(e Event) {
 	}
 }
 
-// Watch begins to watch what f says, from now on, or after a cursor. The first
-// event is Ready. Errors are INVALID_PAYLOAD for what is no cursor, and
-// LIMIT_EXCEEDED for a watcher too many.
+// Watch starts watching what f selects, from now on, or after a cursor. The first event is Ready. Errors are
+// INVALID_PAYLOAD for an invalid cursor, and LIMIT_EXCEEDED if there are too many watchers.
 func (h *Hub) Watch(f Filter, after string) (*Watcher, error) {
 	from, err := parseCursor(after)
 	if err != nil {
@@ -153,7 +149,7 @@ func (h *Hub) Watch(f Filter, after string) (*Watcher, error) {
 
 var errStopping = fault.Errorf(fault.Overloaded, "the daemon is stopping; watch again, after the last cursor, when it is back")
 
-// Close ends all watchers, each after what it is still to be told.
+// Close ends all watchers, each after its pending events.
 func (h *Hub) Close() {
 	if h == nil {
 		return
@@ -175,7 +171,7 @@ func (h *Hub) Close() {
 	}
 }
 
-// leaveLocked is the end of a watcher.
+// leaveLocked removes a watcher.
 func (h *Hub) leaveLocked(w *Watcher) {
 	s := w.stream
 	if _, there := s.watchers[w]; !there {
@@ -203,7 +199,7 @@ func (h *Hub) leaveLocked(w *Watcher) {
 			h.dropLocked(s)
 		}
 	})
-	// Of what an identity leaves behind, the oldest goes. No other identity's does.
+	// Of an identity's unwatched streams the oldest is removed, never another identity's.
 	var oldest *stream
 	unwatched := 0
 	for key, other := range h.streams {
@@ -230,7 +226,7 @@ func (h *Hub) dropLocked(s *stream) {
 	h.some.Add(-1)
 }
 
-// newStreamID makes what tells the cursors of a stream from all others.
+// newStreamID returns an id that distinguishes the cursors of a stream from all others.
 func newStreamID() string {
 	var b [8]byte
 	rand.Read(b[:]) // never fails

@@ -9,27 +9,27 @@ import (
 	"github.com/toold/toold/host/fault"
 )
 
-// place is one in a stream: so many events other than output came before it, so
-// many of output, and so many bytes in these.
+// place is a position in a stream: the number of events other than output before it, the number of output events, and
+// the bytes in these.
 type place struct{ n, m, bytes int64 }
 
-// seq is the number of the event before p.
+// seq returns the number of the event before p.
 func (p place) seq() int64 { return p.n + p.m }
 
-// since is what lies between an earlier place and p. A cursor that somebody made up
-// can be of no place that there was: nothing is less than none.
+// since returns what lies between an earlier place and p. A made-up cursor may be at a place that never existed: no
+// count is less than zero.
 func (p place) since(q place) Loss {
 	return Loss{State: max(p.n-q.n, 0), Output: max(p.m-q.m, 0), Bytes: max(p.bytes-q.bytes, 0)}
 }
 
-// kept is an event that a stream keeps, and the place after it. Its cursor is made
-// when the first watcher takes it, and not on the way of a call.
+// kept is an event that a stream keeps, and the place after it. Its cursor is computed when the first watcher takes
+// it, so that this does not slow down calls.
 type kept struct {
 	event *Event
 	place
 }
 
-// stream is what is kept of one scope. Hub.mu guards all of it.
+// stream holds what is kept of one scope. Hub.mu guards all of it.
 type stream struct {
 	scope
 	id       string
@@ -37,16 +37,16 @@ type stream struct {
 	end      place
 	state    []kept // other than output, without gaps, the last one at end.n
 	output   []kept // without gaps, the last one at end.m
-	size     int    // what output takes
+	size     int    // the cost of output
 	watchers map[*Watcher]struct{}
 	// changed is closed by the next event; nil while nobody waits.
 	changed chan struct{}
-	// pressing is closed when a quarter of what is kept has come; nil while nobody
-	// gathers. fresh and freshSize are how much came since it was made.
+	// pressing is closed when a quarter of what is kept has arrived; nil while nobody gathers. fresh and freshSize
+	// count what arrived since it was created.
 	pressing  chan struct{}
 	fresh     int
 	freshSize int
-	// ended says that the session was closed: there is nothing to wait for.
+	// ended means that the session was closed: no more events will come.
 	ended  bool
 	left   time.Time   // when the last watcher left
 	expiry *time.Timer // nil while it is watched
@@ -57,7 +57,7 @@ func newStream(h *Hub, key scope) *stream {
 }
 
 func (s *stream) addLocked(e Event) {
-	p := &struct { // one allocation: this is on the way of calls
+	p := &struct { // one allocation: this is on the path of calls
 		Event
 		text
 	}{Event: e}
@@ -98,10 +98,10 @@ func (s *stream) addLocked(e Event) {
 	s.wakeLocked()
 }
 
-// Closed is the State of a session after which nothing happens in it.
+// Closed is the last State of a session; no events follow it.
 const Closed = "closed"
 
-// dropFirst drops the first n. The room that they had goes with the next growth.
+// dropFirst drops the first n. Their memory is released at the next growth.
 func dropFirst(list []kept, n int) []kept {
 	clear(list[:n])
 	return list[n:]
@@ -114,7 +114,7 @@ func (s *stream) wakeLocked() {
 	}
 }
 
-// firstLocked is the place from which on every event but output is kept.
+// firstLocked returns the place from which every event but output is kept.
 func (s *stream) firstLocked() place {
 	if len(s.state) == 0 {
 		return place{}
@@ -122,17 +122,16 @@ func (s *stream) firstLocked() place {
 	return s.state[0].before()
 }
 
-// nextLocked is the first event after p that is kept, and what was lost between;
-// nil where there is none.
+// nextLocked returns the first kept event after p, and what was lost in between; nil if there is none.
 func (s *stream) nextLocked(p place) (*kept, Loss) {
 	var next *kept
-	// Both lists are without gaps, so the numbers say where to look.
+	// Both lists have no gaps, so the index follows from the numbers.
 	for _, list := range [...]struct {
 		of   []kept
 		last int64 // the number of the last one
 		seen int64
 	}{{s.state, s.end.n, p.n}, {s.output, s.end.m, p.m}} {
-		first := list.last - int64(len(list.of)) // how many came before the first
+		first := list.last - int64(len(list.of)) // number of events before the first
 		if i := max(list.seen-first, 0); i < int64(len(list.of)) {
 			if k := &list.of[i]; next == nil || k.seq() < next.seq() {
 				next = k
@@ -140,13 +139,13 @@ func (s *stream) nextLocked(p place) (*kept, Loss) {
 		}
 	}
 	if next == nil {
-		// All that came after p may be lost.
+		// Everything after p may be lost.
 		return nil, s.end.since(p)
 	}
 	return next, next.before().since(p)
 }
 
-// before is the place before k.
+// before returns the place before k.
 func (k *kept) before() place {
 	p := k.place
 	if k.event.Kind == Output {

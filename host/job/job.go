@@ -1,11 +1,9 @@
-// Package job keeps background calls: calls that were answered before they ran, or
-// that go on without their caller. It knows their ids, their state and the ends of
-// their outputs, and bounds how many run and how many that have ended stay readable.
-// A finished job's output is in a file where its session has a journal, so that it can
-// be read after a restart.
+// Package job keeps background calls: calls that were accepted before they ran, or that continue without their caller.
+// It tracks their ids, their state and the ends of their outputs, and limits how many run and how many finished ones
+// stay readable. If its session has a journal, a finished job's output is kept in a file, so that it can be read after
+// a restart.
 //
-// Jobs belong to identities and name their session: they may outlive it. The package
-// runs nothing itself.
+// Jobs belong to identities and name their session: they may outlive it. The package runs nothing itself.
 package job
 
 import (
@@ -32,7 +30,7 @@ import (
 const Kind = "job"
 
 const (
-	// maxFinished is how many finished jobs of one identity stay readable.
+	// maxFinished is how many finished jobs of one identity are kept.
 	maxFinished = 20
 	// maxRunning is how many jobs of one identity run at a time.
 	maxRunning = 64
@@ -40,12 +38,12 @@ const (
 	maxProgress = 64 << 10
 )
 
-// Config is fixed once the table is made.
+// Config is fixed once the table is created.
 type Config struct {
-	// Events is told of the jobs' states.
+	// Events receives the jobs' states.
 	Events *events.Hub
-	// Dir has the files of outputs, and Output bounds those of one identity, in
-	// bytes. An empty Dir: outputs end with the daemon.
+	// Dir holds the files of outputs, and Output bounds those of one identity, in bytes. If Dir is empty, outputs are
+	// lost when the daemon exits.
 	Dir    string
 	Output int64
 	Log    *slog.Logger
@@ -66,31 +64,30 @@ func NewTable(c Config) *Table {
 	return &Table{events: c.Events, byOwner: map[string][]*Job{}, outputs: outputs{dir: c.Dir, limit: c.Output, log: c.Log}}
 }
 
-// Running is what a job knows of its execution while that runs.
+// Running is what a job can read of its running execution.
 type Running struct {
 	Abort    func(reason *fault.Error)
 	LastLine func() string // of its output
 	Attempts func() int
 }
 
-// Job is a background call: it was answered before it ran. Its id is its
-// execution's.
+// Job is a background call: it was accepted before it ran. Its id is its execution's.
 type Job struct {
 	Spec
 	Started time.Time
-	later   bool // it is listed when Keep is called, and not by Admit
+	later   bool // it is listed by Keep instead of Admit
 
 	table    *Table
-	restored bool          // it ended before the daemon was started: its output is in its file
-	saved    int64         // bytes of its file, 0 without one; guarded by table.mu
-	admitted chan struct{} // closed when the job is sure to run
+	restored bool          // it ended before the daemon started: its output is in its file
+	saved    int64         // size of its file in bytes, 0 without one; guarded by table.mu
+	admitted chan struct{} // closed when nothing can refuse the job any more
 	finished chan struct{} // closed when it has ended
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	running  *Running   // set while its execution runs
 	cancel   context.CancelCauseFunc
 	listed   bool
-	ending   bool // its outcome is being kept, as that of a job or not
+	ending   bool // its outcome is being stored, whether as a job's or not
 	done     bool
 	outcome  journal.Outcome
 	message  string
@@ -99,19 +96,17 @@ type Job struct {
 	stdout   tail
 	stderr   tail
 	lastLine string // the last one, once it has ended
-	note     string // why the output of a restored job is not there, or empty
+	note     string // why the output of a restored job is missing, or empty
 }
 
-// shares reports whether j counts towards the same limits as other: those of an
-// identity, or of the callers that are bound to one of its sessions, who would else
-// use up those of the identity.
+// shares reports whether j counts towards the same limits as other: those of an identity, or of the callers bound to
+// one of its sessions, who could otherwise exhaust the limits of the identity.
 func (j *Job) shares(other *Job) bool {
 	return j.Bound == other.Bound && (!j.Bound || j.Session == other.Session)
 }
 
-// New registers a job that is about to start. cancel ends it. It counts towards the
-// limit until it ends, and is listed after Admit. Its error is OVERLOADED at the limit,
-// and INVALID_ENVELOPE for an id that is there.
+// New registers a job that is about to start. cancel ends it. It counts towards the limit until it ends, and is listed
+// after Admit. Its error is OVERLOADED at the limit, and INVALID_ENVELOPE for an id that exists.
 func (t *Table) New(spec Spec, cancel context.CancelCauseFunc) (*Job, error) {
 	j := &Job{Spec: spec, Started: time.Now(), table: t, admitted: make(chan struct{}), finished: make(chan struct{}), cancel: cancel}
 	t.mu.Lock()
@@ -135,11 +130,11 @@ func (t *Table) New(spec Spec, cancel context.CancelCauseFunc) (*Job, error) {
 	return j, nil
 }
 
-// Later has the job be one only once Keep is called: where it ends before, nothing is
-// left of it. It is called before the job starts.
+// Later makes the call a job only once Keep is called: if it ends earlier, nothing of it remains. It must be called
+// before the job starts.
 func (j *Job) Later() { j.later = true }
 
-// Admitted returns a channel that is closed when the job is sure to run.
+// Admitted returns a channel that is closed when nothing can refuse the job any more.
 func (j *Job) Admitted() <-chan struct{} { return j.admitted }
 
 // Admit lists the job: nothing refused it. A nil job is ignored.
@@ -152,8 +147,7 @@ func (j *Job) Admit() {
 	j.listLocked()
 }
 
-// Keep lists the job, which goes on without its caller. It reports false where the job
-// has ended already.
+// Keep lists the job, which continues without its caller. It returns false if the job has already ended.
 func (j *Job) Keep() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -259,8 +253,7 @@ func (t *Table) Close(ctx context.Context) {
 	}
 }
 
-// Restore adds a job that ended before the daemon was started. Restored is called
-// after the last one.
+// Restore adds a job that ended before the daemon started. Restored must be called after the last one.
 func (t *Table) Restore(spec Spec, o journal.Outcome) {
 	j := &Job{Spec: spec, Started: o.Started, table: t, listed: true, done: true, outcome: o}
 	if o.Code == fault.OutcomeUnknown {
@@ -282,8 +275,8 @@ func (t *Table) Restored(unread func(session string) bool) {
 		for _, j := range list {
 			t.prune(j)
 		}
-		for _, j := range slices.Backward(list) { // the newest is what is kept first
-			if j.saved > 0 && !t.reserve(j, j.saved) { // the limit may be less than it was
+		for _, j := range slices.Backward(list) { // the newest ones are kept first
+			if j.saved > 0 && !t.reserve(j, j.saved) { // the limit may be lower than it was
 				os.Remove(t.outputs.path(&j.Spec))
 				j.note = noteRemoved
 			}
@@ -292,21 +285,21 @@ func (t *Table) Restored(unread func(session string) bool) {
 	t.sweepOutputs(unread)
 }
 
-// Begin says that the job's execution runs.
+// Begin records that the job's execution is running.
 func (j *Job) Begin(r *Running) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.running = r
 }
 
-// Listed reports whether the job is one, to its caller and in lists.
+// Listed reports whether the call is a job to its caller and in lists.
 func (j *Job) Listed() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.listed
 }
 
-// Settle says whether what has ended is a job, which nothing changes from here on.
+// Settle reports whether a call that has ended is a job; nothing changes that from then on.
 func (j *Job) Settle() (listed bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -378,7 +371,7 @@ func (j *Job) Finish(o *journal.Outcome, r *wire.Result) {
 		j.lastLine = j.running.LastLine()
 	}
 	j.mu.Unlock()
-	j.table.save(j) // before anybody hears of its end, who may end the daemon
+	j.table.save(j) // before its end is announced: whoever hears of it may stop the daemon
 	j.mu.Lock()
 	j.running, j.cancel, j.done = nil, nil, true
 	if j.listed {
@@ -435,7 +428,7 @@ func (j *Job) End(r *wire.Result) {
 	j.Finish(&o, r)
 }
 
-// publish tells watchers of a change of the job.
+// publish sends a change of the job to watchers.
 func (j *Job) publish(e events.Event) {
 	e.Kind, e.Owner, e.Session, e.Execution, e.Tool, e.Job = events.Job, j.Owner, j.Session, j.ID, j.Tool, true
 	j.table.events.Publish(e)
@@ -450,9 +443,8 @@ func fromJSON(data json.RawMessage) any {
 	return v
 }
 
-// contextKey is the context key of NewContext.
-// save writes the output of a job that has ended. Without it, or after it failed, the
-// output ends with the daemon.
+// save writes the output of a job that has ended. If it is not called or fails, the output is lost when the daemon
+// exits.
 func (t *Table) save(j *Job) {
 	o := &t.outputs
 	if o.dir == "" || !j.Persist {
@@ -482,9 +474,8 @@ func (t *Table) save(j *Job) {
 	}
 }
 
-// reserve notes that the output of j takes so many bytes, and removes older ones that
-// share its limit until they fit. It is false, and j has none, where that is over
-// the limit on its own.
+// reserve reserves size bytes for the output of j, and removes older outputs that share its limit until it fits. It
+// returns false, and j keeps no output, if that exceeds the limit on its own.
 func (t *Table) reserve(j *Job, size int64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -511,8 +502,8 @@ func (t *Table) reserve(j *Job, size int64) bool {
 	return true
 }
 
-// removeOutput removes the file of j, and says why it is not there. t.mu is held, or
-// nobody else has the table yet.
+// removeOutput removes the file of j, and records why it is missing. t.mu must be held, unless the table is not shared
+// yet.
 func (t *Table) removeOutput(j *Job, why string) {
 	if j.saved == 0 {
 		return
@@ -524,8 +515,7 @@ func (t *Table) removeOutput(j *Job, why string) {
 	j.note = why
 }
 
-// restoreOutput takes over what the file of a restored job says of it. Its output is
-// read when somebody asks for it.
+// restoreOutput loads the header of a restored job's file. Its output is read on demand.
 func (t *Table) restoreOutput(j *Job) {
 	o := &t.outputs
 	j.restored, j.note = true, noteLost
@@ -548,8 +538,8 @@ func (t *Table) restoreOutput(j *Job) {
 	}
 }
 
-// sweepOutputs removes the files of jobs that are gone. A file that is none of ours is
-// left as it is, and so are those of a session that is unread.
+// sweepOutputs removes the files of jobs that no longer exist. It leaves other files alone, and those of a session
+// that is unread.
 func (t *Table) sweepOutputs(unread func(session string) bool) {
 	o := &t.outputs
 	if o.dir == "" {
@@ -578,7 +568,7 @@ func (t *Table) sweepOutputs(unread func(session string) bool) {
 	}
 }
 
-// RemoveOutputs removes the files of a session that is forgotten.
+// RemoveOutputs removes the files of a session that is deleted.
 func (t *Table) RemoveOutputs(owner, session string) {
 	if t.outputs.dir == "" {
 		return
@@ -592,8 +582,7 @@ func (t *Table) RemoveOutputs(owner, session string) {
 	}
 }
 
-// outputLocked returns the end of both outputs of j. Where they are not there, note says
-// why.
+// outputLocked returns the ends of both outputs of j. If they are missing, note says why.
 func (j *Job) outputLocked() (stdout, stderr []byte) {
 	if !j.restored || j.note != "" {
 		return j.stdout.bytes(), j.stderr.bytes()
@@ -606,9 +595,10 @@ func (j *Job) outputLocked() (stdout, stderr []byte) {
 	return stdout, stderr
 }
 
+// contextKey is the context key of NewContext.
 type contextKey struct{}
 
-// NewContext returns a context for the call of j; nil: for a call that is none's.
+// NewContext returns a context for the call of j; a nil j is for a call that is not a job.
 func NewContext(ctx context.Context, j *Job) context.Context {
 	return context.WithValue(ctx, contextKey{}, j)
 }
@@ -619,7 +609,7 @@ func FromContext(ctx context.Context) *Job {
 	return j
 }
 
-// Answer returns the data of the answer to a background call.
+// Answer returns the data of the response to a background call.
 func Answer(id string) json.RawMessage {
 	data, err := json.Marshal(map[string]string{"job": id})
 	if err != nil {

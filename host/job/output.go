@@ -19,15 +19,15 @@ import (
 	"github.com/toold/toold/host/regular"
 )
 
-// Spec says which call a job is.
+// Spec describes the call of a job.
 type Spec struct {
 	ID      string // of its execution
 	Owner   string // the identity, as sessions know it
 	Session string
-	Bound   bool // by a caller that is bound to Session; see Job.shares
+	Bound   bool // by a caller bound to Session; see Job.shares
 	Tool    string
 	Detach  bool // whether it outlives its session
-	// Persist says that its session has a journal: its output is kept over a restart.
+	// Persist means that its session has a journal: its output is kept across a restart.
 	Persist bool
 }
 
@@ -51,10 +51,9 @@ func (t *tail) write(p []byte) {
 // bytes returns the end of what was written.
 func (t *tail) bytes() []byte { return t.b[max(len(t.b)-maxOutput, 0):] }
 
-// outputs are the files with the outputs of finished jobs, one for each job: a line
-// of JSON, the ends of standard output and standard error, and a checksum of all of
-// that. A file is written under another name and renamed, so that a daemon that is
-// killed leaves a whole file or none. It goes with its job, or with its session.
+// outputs are the files with the outputs of finished jobs, one for each job: a line of JSON, the ends of standard
+// output and standard error, and a checksum of all of that. A file is written under another name and renamed, so that
+// a daemon that is killed leaves a complete file or none. It is removed with its job, or with its session.
 type outputs struct {
 	dir   string // empty: none are kept
 	limit int64  // bytes of the jobs that share a limit, see Job.shares
@@ -67,8 +66,7 @@ type outputHeader struct {
 	Owner     string `json:"owner"`
 	Session   string `json:"session"`
 	Execution string `json:"execution"`
-	// Stdout and Stderr are how many bytes of each follow, the totals how many
-	// there were.
+	// Stdout and Stderr are how many bytes of each follow; the totals are how many were written.
 	Stdout      int             `json:"stdout"`
 	Stderr      int             `json:"stderr"`
 	StdoutTotal int64           `json:"stdout_total"`
@@ -84,13 +82,13 @@ const (
 	// maxOutput is how many bytes at the end of each of a job's outputs are
 	// kept.
 	maxOutput = 256 << 10
-	// maxOutputFile bounds a file, in bytes. What a module answers is in it, too.
+	// maxOutputFile bounds a file, in bytes, including a module's result.
 	maxOutputFile = 4*maxOutput + 64<<10
-	// newOutput ends the name of a file that is not whole yet.
+	// newOutput ends the name of an incomplete file.
 	newOutput = ".new"
 )
 
-// What a job says of an output that is not there.
+// The reasons for a missing output.
 const (
 	noteLost    = "the output was not kept when the daemon ended"
 	noteDamaged = "the file with the output is damaged"
@@ -118,7 +116,7 @@ func (h *outputHeader) encode(stdout, stderr []byte) []byte {
 	return fmt.Appendf(b, "%08x", crc32.Checksum(b, castagnoli))
 }
 
-// errNoOutput is why what a file has is no output of a job.
+// errNoOutput is the error for a file that is not the output of a job.
 var errNoOutput = errors.New("it is not whole, or something else")
 
 // decodeOutput reads the file of a job.
@@ -137,7 +135,7 @@ func decodeOutput(b []byte) (h outputHeader, stdout, stderr []byte, err error) {
 	return h, rest[:h.Stdout], rest[h.Stdout:], nil
 }
 
-// read reads the output of j, and nobody else's.
+// read reads the output of j, and of no other job.
 func (o *outputs) read(j *Spec) (h outputHeader, stdout, stderr []byte, err error) {
 	f, err := regular.OpenFile(o.path(j), os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -157,7 +155,7 @@ func (o *outputs) read(j *Spec) (h outputHeader, stdout, stderr []byte, err erro
 	return h, stdout, stderr, err
 }
 
-// writeOutput makes the file, whole, or none.
+// writeOutput creates the file completely, or not at all.
 func writeOutput(path string, b []byte) error {
 	tmp := path + newOutput
 	f, err := regular.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
