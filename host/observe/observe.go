@@ -28,10 +28,8 @@ const (
 	PolicyError = "error" // the policy failed: the call was refused
 )
 
-// Level is that of the line in the log of a call that ended with code. ERROR is
-// for what an operator has to look at, WARN for what should not become frequent;
-// what callers bring about, and can see, is INFO. docs/operating.md has it as a
-// table.
+// Level returns the log level for a call that ended with code. ERROR is for what an operator has to look at, WARN for
+// what should not become frequent; what callers cause, and can see, is INFO. The table is in docs/operating.md.
 func Level(code fault.Code) slog.Level {
 	switch code {
 	case fault.Internal, fault.ToolBroken, fault.StoreUnavailable:
@@ -220,7 +218,7 @@ func (m *Metrics) RetriesCut(tool string, n int) {
 	m.cut.WithLabelValues(tool).Add(float64(n))
 }
 
-// CacheHit counts a call that was answered from a record.
+// CacheHit counts a call whose result came from a record.
 func (m *Metrics) CacheHit(tool string) { m.hits.WithLabelValues(tool).Inc() }
 
 // Keyed counts an event of idempotency records, an idempotency.Event.

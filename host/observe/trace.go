@@ -89,7 +89,7 @@ type Execution struct {
 	Tool, ExecutionID string
 	Attempt           int
 	Mutating          bool
-	// TraceID is the caller's word for its trace, where that is none of W3C.
+	// TraceID is the trace as named by the caller, if that is not a W3C trace.
 	TraceID string
 }
 

@@ -1,5 +1,5 @@
-// Package record makes the audit log's records of calls: what of a call is kept, with
-// what is secret in it masked, and within bounds. Approvals show calls by the same rules.
+// Package record creates the audit log's records of calls: it selects what of a call is kept, masks secrets in it, and
+// bounds its size. Approvals show calls by the same rules.
 package record
 
 import (
@@ -24,29 +24,28 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// Bounds on what one record keeps of a call, in bytes.
+// Limits on what one record keeps of a call, in bytes.
 const (
-	// MaxSaid is how much of each thing that a caller says of itself is kept.
+	// MaxSaid limits each thing that a caller states about itself.
 	MaxSaid = 1024
-	// MaxArg is how much of an argument or a path is kept, MaxMessage of an error.
+	// MaxArg limits an argument or a path, MaxMessage an error.
 	MaxArg     = 4 << 10
 	MaxMessage = 2 << 10
 	maxArgs    = 16 << 10 // all arguments together
 	maxJSON    = 32 << 10 // a payload, the input of a policy, its decision
-	maxMember  = 1 << 10  // a member of one of these that is over
+	maxMember  = 1 << 10  // a member of one of these that is over its limit
 	maxVars    = 64
 	maxEnv     = 64
 
-	// margin is read beyond a bound before it is masked, so that no secret
-	// is cut in two by it.
+	// margin is read beyond a limit before masking, so that no secret is cut in two by it.
 	margin = 4 << 10
-	// inlineSize is the size from which a record is made by its own call and
-	// not by the writer of the log, so that a large one delays no other call.
+	// inlineSize is the size from which a record is created by its own call and not by the writer of the log, so that
+	// a large one delays no other call.
 	inlineSize = 64 << 10
 )
 
-// Draft is what a record of a call is made of. Nothing that it refers to changes
-// after the call has ended; it is masked and written later.
+// Draft holds what a record of a call is created from. Nothing that it refers to changes after the call has ended; it
+// is masked and written later.
 type Draft struct {
 	At      time.Time
 	q       call.Request // of call
@@ -61,20 +60,19 @@ type Draft struct {
 	argBytes  int // of all of them
 	argCount  int
 	payload   json.RawMessage
-	// Withheld is why nothing can be shown of what the call holds, or empty.
+	// Withheld is why nothing of the call's content can be shown, or empty.
 	Withheld string
 	changed  []string
 	stdin    int
 	mask     func(string) string // nil: nothing to mask
 }
 
-// Masker returns what masks the secrets of a call's tool and further ones, as
-// execute.Executor.Masker does; p may be nil.
+// Masker returns a function that masks the secrets of a call's tool and further ones, as execute.Executor.Masker does;
+// p may be nil.
 type Masker func(p *call.Pinned, further ...string) (func(string) string, error)
 
-// New returns the draft of a call: of q, and of pinned and d as far as it came. It
-// copies what may change when the call has ended: an embedding program's slices are
-// its own. config is the digest of the configuration in force.
+// New returns the draft of a call: of q, and of pinned and d as far as the call got. It copies what may change when
+// the call has ended: an embedding program owns its slices. config is the digest of the configuration in force.
 func New(q *call.Request, pinned *call.Pinned, d *call.Decided, caller identity.Caller, config string, masker Masker) *Draft {
 	s := &Draft{At: time.Now(), pinned: pinned, decided: d, caller: caller, stdin: len(q.Stdin), config: config}
 	s.call = *q.Call
@@ -121,7 +119,7 @@ func New(q *call.Request, pinned *call.Pinned, d *call.Decided, caller identity.
 	return s
 }
 
-// changed names what the policies made of a request.
+// changed names what the policies changed in a request.
 func changed(q *call.Request, d *call.Decided) (list []string) {
 	asked := call.Undecided(d.Pinned)
 	for _, x := range []struct {
@@ -147,14 +145,14 @@ func changed(q *call.Request, d *call.Decided) (list []string) {
 
 // Verdict is whether a call was let through, and why.
 type Verdict struct {
-	Effect   string // as of audit
+	Effect   string // as in package audit
 	Rule     string
-	Approval string // the id of the one by which it runs
+	Approval string // the id of the approval under which it runs
 	Replaces uint64 // the number of the record of its begin, if it begins again
 }
 
-// Record returns a function that makes the record around the call of s, and how much
-// that refers to. What is much is made at once.
+// Record returns a function that creates the record around the call of s, and the size of what that refers to. A large
+// record is created at once.
 func (s *Draft) Record(around func(*audit.Call) *audit.Record) (size int, record func() *audit.Record) {
 	size = 2<<10 + min(s.argBytes, maxArgs) + len(s.payload)
 	if s.decided != nil {
@@ -173,7 +171,7 @@ func (s *Draft) Record(around func(*audit.Call) *audit.Record) (size int, record
 	return size, func() *audit.Record { return r }
 }
 
-// record is s as the log has it.
+// record returns s in the form of the log.
 func (s *Draft) record() *audit.Call {
 	q := &s.q
 	c := &audit.Call{
@@ -231,7 +229,7 @@ func (s *Draft) record() *audit.Call {
 	return c
 }
 
-// pin says which tool it is, and who calls it.
+// pin records which tool is called, and by whom.
 func (s *Draft) pin(c *audit.Call) {
 	p := s.pinned
 	t := p.Tool
@@ -259,10 +257,10 @@ func (s *Draft) pin(c *audit.Call) {
 	}
 }
 
-// asked is what one policy was asked and answered.
+// asked returns the input and the response of one policy.
 func (s *Draft) asked(a *call.Asked) audit.Asked {
 	out := audit.Asked{Module: audit.Module{File: a.File, SHA256: a.Digest}, At: a.At.UTC()}
-	if s.Withheld != "" { // it holds what that is about
+	if s.Withheld != "" { // it contains what is withheld
 		out.Reduced = []string{"/"}
 		return out
 	}
@@ -295,7 +293,7 @@ func (s *Draft) asked(a *call.Asked) audit.Asked {
 	return out
 }
 
-// runs is what runs of d.
+// runs returns what runs of d.
 func (s *Draft) runs(d *call.Decided, reduced func(string, bool)) *audit.Runs {
 	r := &audit.Runs{
 		Changed: s.changed, Stdin: len(d.Input.Bytes), Mutating: d.Class.Mutating, Idempotent: d.Class.Idempotent,
@@ -322,7 +320,7 @@ func (s *Draft) runs(d *call.Decided, reduced func(string, bool)) *audit.Runs {
 	return r
 }
 
-// Text is a text with what is secret in it masked, up to so many bytes.
+// Text masks secrets in a text, and cuts it to at most most bytes.
 func (s *Draft) Text(t string, most int) (_ string, cut bool) {
 	if len(t) > most+margin {
 		t = t[:most+margin]
@@ -336,7 +334,7 @@ func (s *Draft) Text(t string, most int) (_ string, cut bool) {
 	return Brief(t, most), true
 }
 
-// HideText is a text, whole, with what is secret in it masked.
+// HideText masks secrets in a text, without cutting it.
 func (s *Draft) HideText(t string) string {
 	if t = HideShapes(t); s.mask != nil {
 		t = s.mask(t)
@@ -344,7 +342,7 @@ func (s *Draft) HideText(t string) string {
 	return t
 }
 
-// names is a list of names, masked, up to a bound.
+// names masks a list of names, up to a limit.
 func (s *Draft) names(list []string, member string, reduced func(string, bool)) (out []string) {
 	reduced(member, len(list) > maxEnv)
 	for _, name := range list[:min(len(list), maxEnv)] {
@@ -354,15 +352,15 @@ func (s *Draft) names(list []string, member string, reduced func(string, bool)) 
 	return out
 }
 
-// sessionObject is what a call about a session says of its object: which session,
-// which operation, which execution or job.
+// sessionObject returns what a session call says about its object: which session, which operation, which execution or
+// job.
 func sessionObject(payload json.RawMessage) json.RawMessage {
 	var asked struct {
 		ID        string `json:"id,omitempty"`
 		Op        string `json:"op,omitempty"`
 		Execution string `json:"execution,omitempty"`
 	}
-	json.Unmarshal(payload, &asked) // what it is not is refused, and the record says so
+	json.Unmarshal(payload, &asked) // anything else is refused, and the record says so
 	for _, x := range []*string{&asked.ID, &asked.Op, &asked.Execution} {
 		*x = Brief(*x, 64)
 	}
@@ -370,7 +368,7 @@ func sessionObject(payload json.RawMessage) json.RawMessage {
 	return b
 }
 
-// texts is text for a list of count of which these are the first.
+// texts applies Text to the items of a list of count, of which list has the first.
 func (s *Draft) texts(list []string, count int) (out []string, cut bool) {
 	cut, left := len(list) < count, maxArgs
 	for i, t := range list {
@@ -388,15 +386,14 @@ func (s *Draft) texts(list []string, count int) (out []string, cut bool) {
 	return out, cut
 }
 
-// json is a JSON text with what is secret in it masked and its large members
-// replaced, and the pointers to these.
+// json masks secrets in a JSON text and replaces its large members; it returns the pointers to these.
 func (s *Draft) json(b []byte) (_ json.RawMessage, reduced []string, hidden bool) {
 	b, hidden = s.HideJSON(b)
 	out, reduced := reduce(b)
 	return out, reduced, hidden
 }
 
-// HideJSON is a JSON text with what is secret in it masked.
+// HideJSON masks secrets in a JSON text.
 func (s *Draft) HideJSON(b []byte) (_ []byte, hidden bool) {
 	if s.mask == nil && !mayHoldShape(b) && !bytes.Contains(b, []byte(`"env":`)) {
 		return b, false
@@ -412,14 +409,13 @@ func (s *Draft) HideJSON(b []byte) (_ []byte, hidden bool) {
 		return u
 	})
 	if err != nil {
-		return b, false // which reduce leaves out
+		return b, false // which reduce omits
 	}
 	return out, hidden
 }
 
-// reduce is an object with its largest members replaced by how long they are and
-// their digest, until it has at most maxJSON bytes; nil for what is no
-// object.
+// reduce replaces the largest members of an object by their length and digest, until it has at most maxJSON bytes; nil
+// if b is not an object.
 func reduce(b []byte) (json.RawMessage, []string) {
 	if len(b) == 0 {
 		return nil, nil
@@ -453,10 +449,9 @@ func reduce(b []byte) (json.RawMessage, []string) {
 	return out, reduced
 }
 
-// What looks like a secret that its caller wrote itself, and that the daemon does
-// not know: a token of JSON Web Signature or Encryption, those of well-known
-// services, a password in a URL, the value of a header that authorizes. It is
-// found as it is, and not in other encodings.
+// Patterns of likely secrets that the caller wrote itself and the daemon does not know: a token of JSON Web Signature
+// or Encryption, those of well-known services, a password in a URL, the value of a header that authorizes. They match
+// plain text, not other encodings.
 var (
 	shapes = regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}(\.[A-Za-z0-9_-]*){2,4}|` +
 		`\b(gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|npm_[A-Za-z0-9]{20,}|xox[abprs]-[A-Za-z0-9-]{10,}|sk-[A-Za-z0-9_-]{20,}|AKIA[A-Z0-9]{16})`)
@@ -465,7 +460,7 @@ var (
 	secretName   = regexp.MustCompile(`(?i)(token|secret|passw|credential|api[_-]?key|private[_-]?key|access[_-]?key)`)
 )
 
-// HideShapes puts a placeholder in place of what looks like a secret.
+// HideShapes replaces what looks like a secret by a placeholder.
 func HideShapes(t string) string {
 	if !mayHoldShape([]byte(t)) {
 		return t
@@ -481,7 +476,7 @@ func HideShapes(t string) string {
 	return headerSecret.ReplaceAllString(t, "${1}${2}"+mask.Placeholder)
 }
 
-// mayHoldShape is a quick look for what HideShapes replaces: most texts have none.
+// mayHoldShape is a quick check for what HideShapes replaces: most texts have none.
 func mayHoldShape(b []byte) bool {
 	for _, mark := range shapeMarks {
 		if bytes.Contains(b, mark) {
@@ -497,7 +492,7 @@ var shapeMarks = [][]byte{
 	[]byte("ey"), []byte("EY"), []byte("ecret"), []byte("ECRET"), []byte("assw"), []byte("ASSW"), []byte("redential"), []byte("REDENTIAL"),
 }
 
-// IsSecretName reports whether what has that name is a secret.
+// IsSecretName reports whether a value of that name is a secret.
 func IsSecretName(name string) bool { return secretName.MatchString(name) }
 
 // IsSecretFlag reports whether the word after arg is a secret by its name.
@@ -505,7 +500,7 @@ func IsSecretFlag(arg string) bool {
 	return strings.HasPrefix(arg, "--") && !strings.Contains(arg, "=") && len(arg) < 64 && IsSecretName(arg)
 }
 
-// AppendVar keeps what var_get answered, as far as a record may hold it.
+// AppendVar records a result of var_get, as far as a record may hold it.
 func AppendVar(list []call.Var, name string, value []byte) []call.Var {
 	if len(list) > maxVars {
 		return list
@@ -513,7 +508,7 @@ func AppendVar(list []call.Var, name string, value []byte) []call.Var {
 	return append(list, call.Var{Name: name, Value: value})
 }
 
-// Brief is the beginning of a text that somebody may have made long, in most bytes.
+// Brief returns the first most bytes of a text that may be arbitrarily long.
 func Brief(s string, most int) string {
 	if len(s) <= most {
 		return s

@@ -1,18 +1,14 @@
-// Package redisdb is a Redis that several hosts share, whose writes count once they
-// are as safe as it is configured to make them.
+// Package redisdb is a Redis that several hosts share, whose writes count once they are as safe as it is configured to
+// make them.
 //
-// It guarantees that a durable script (DB.Run) has succeeded only if the replicas of
-// wait_replicas, or else of min-replicas-to-write, have acknowledged it; that all is
-// read from masters; that no operation takes longer than five seconds; and that no
-// error shows a password. It finds out by itself whether an address is a server, a
-// Cluster or Sentinels.
+// It guarantees that a durable script (DB.Run) has succeeded only if the replicas of wait_replicas, or else of
+// min-replicas-to-write, have acknowledged it; that all is read from masters; that no operation takes longer than five
+// seconds; and that no error shows a password. It detects whether an address is a server, a Cluster or Sentinels.
 //
-// It does not make a Redis durable that is not configured so: Survives says what it
-// keeps. A failed script may have run, and one that is not acknowledged may be lost
-// later.
+// It does not make a Redis durable that is not configured so: Survives reports what it keeps. A failed script may have
+// run, and one that is not acknowledged may be lost later.
 //
-// The caller is package idempotency, which knows what is kept in it. No other
-// package links go-redis.
+// Its caller is package idempotency, which defines what is stored. No other package links go-redis.
 package redisdb
 
 import (
@@ -57,11 +53,9 @@ type Script struct{ script *redis.Script }
 // NewScript returns the script with this source.
 func NewScript(source string) *Script { return &Script{redis.NewScript(source)} }
 
-// Open opens the Redis of an address. One that does not answer is no error. It
-// accepts the URLs of go-redis, redis://, rediss:// and unix://, with its parameters.
-// With master_name the addresses are Sentinels; with more than one address
-// (addr=HOST:PORT), or cluster=true, they are Cluster nodes.
-// Additional parameters:
+// Open opens the Redis of an address. It is not an error if that does not respond. It accepts the URLs of go-redis,
+// redis://, rediss:// and unix://, with its parameters. With master_name the addresses are Sentinels; with more than
+// one address (addr=HOST:PORT), or cluster=true, they are Cluster nodes. Additional parameters:
 //
 //	wait_replicas=N   replicas that must acknowledge each claim and each result
 //	                  (WAIT). Default: min-replicas-to-write of Redis
@@ -166,10 +160,8 @@ func withoutSecrets(err error, u *url.URL) error {
 	return errors.New(text)
 }
 
-// Run runs a script on one key and returns its reply. go-redis transmits what was
-// not answered again, so a script must come to the same when it is run twice. With
-// durable, it succeeds only after the configured number of replicas has acknowledged
-// the write.
+// Run runs a script on one key and returns its reply. go-redis retransmits what got no response, so a script must be
+// idempotent. With durable, it succeeds only after the configured number of replicas has acknowledged the write.
 func (d *DB) Run(ctx context.Context, script *Script, key string, durable bool, args ...any) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -229,7 +221,7 @@ func (d *DB) evalAndWait(ctx context.Context, script *redis.Script, keys []strin
 	return cmd.Val(), acked, err
 }
 
-// explain says what an error of a server asks for.
+// explain adds to an error of a server what to do about it.
 func explain(err error) error {
 	if err == nil {
 		return nil
@@ -353,7 +345,7 @@ func (d *DB) Subscribe(ctx context.Context, channel string, heard func(message s
 	}
 }
 
-// Ping asks every master for an answer.
+// Ping checks that every master responds.
 func (d *DB) Ping(ctx context.Context) error {
 	return explain(d.masters(ctx, func(ctx context.Context, c *redis.Client) error { return c.Ping(ctx).Err() }))
 }
