@@ -514,7 +514,7 @@ func isTerminal(f *os.File) bool {
 	return err == nil
 }
 
-// onlyReader and onlyWriter keep io.Copy from its optimized ways of copying, which Close does not interrupt.
+// onlyReader and onlyWriter keep io.Copy from its optimised ways of copying, which Close does not interrupt.
 type onlyReader struct{ io.Reader }
 
 type onlyWriter struct{ io.Writer }

@@ -398,7 +398,7 @@ func newCall(argv []string) (*wire.Call, error) {
 	return c, nil
 }
 
-// seenAlways lists variables that many programs honor, whatever the program's name.
+// seenAlways lists variables that many programs honour, whatever the program's name.
 const seenAlways = " EDITOR VISUAL PAGER EMAIL HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY SSL_CERT_FILE SSL_CERT_DIR SSH_AUTH_SOCK SSH_ASKPASS GITHUB_TOKEN NODE_ENV NODE_OPTIONS NODE_EXTRA_CA_CERTS TZ "
 
 // plain returns name without the characters that separate words in it.
@@ -411,8 +411,8 @@ func plain(name string) string {
 	}, name)
 }
 
-// seenNames returns the names of the variables in environ that the named tool may honor: those that begin with its
-// name, as GIT_DIR does for git, and those that many programs honor. It omits what is passed on. Their values never
+// seenNames returns the names of the variables in environ that the named tool may honour: those that begin with its
+// name, as GIT_DIR does for git, and those that many programs honour. It omits what is passed on. Their values never
 // leave this process.
 func seenNames(tool string, passed map[string]string, environ []string) []string {
 	stem := plain(strings.ToUpper(strings.TrimRight(tool, "0123456789.-_")))
@@ -444,7 +444,7 @@ func parseTimeout(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// dial connects without package net, which would load and initialize its resolver for nothing.
+// dial connects without package net, which would load and initialise its resolver for nothing.
 func dial(path string) (*os.File, error) {
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 	if err != nil {

@@ -533,7 +533,7 @@ func (d *dev) say(event string, fields map[string]any, format string, values ...
 	fmt.Fprintf(d.s.out, format+"\n", values...)
 }
 
-// start runs a daemon in a temporary folder. The returned context is canceled when the daemon exits, with its reason
+// start runs a daemon in a temporary folder. The returned context is cancelled when the daemon exits, with its reason
 // as the cause.
 func (d *dev) start(ctx context.Context, root string) (running context.Context, end func(), err error) {
 	toold, err := beside("toold")

@@ -267,7 +267,7 @@ func hasArgs(payload json.RawMessage) bool {
 	return strictjson.UnmarshalLenient(payload, &has) == nil && has.Args != nil
 }
 
-// Unpassed returns the sorted names of the variables in the caller's environment that its tool would have honored, and
+// Unpassed returns the sorted names of the variables in the caller's environment that its tool would have honoured, and
 // that the caller did not pass.
 func (p *Pinned) Unpassed() []string {
 	var names []string
@@ -284,7 +284,7 @@ func (p *Pinned) Unpassed() []string {
 // maxUnhonoured is the maximum number of names in a line of Unhonoured.
 const maxUnhonoured = 4
 
-// Unhonoured describes which variables of the caller's environment its tool would have honored and d does not set, and
+// Unhonoured describes which variables of the caller's environment its tool would have honoured and d does not set, and
 // what to do instead: one line for all that have the same advice; empty if there are none.
 func (d *Decided) Unhonoured() string {
 	names := map[string][]string{} // by advice

@@ -73,7 +73,7 @@ func MCP(ctx context.Context, path string, caller MCPCaller, in io.Reader, out i
 	return errors.Join(errors.New("the daemon ended the connection; see what it said, or its log, and start the client again"), err)
 }
 
-// onlyReader and onlyWriter keep io.Copy from its optimized ways of copying, which Close does not interrupt.
+// onlyReader and onlyWriter keep io.Copy from its optimised ways of copying, which Close does not interrupt.
 type onlyReader struct{ io.Reader }
 
 type onlyWriter struct{ io.Writer }
