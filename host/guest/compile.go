@@ -24,36 +24,36 @@ import (
 	"github.com/toold/toold/host/regular"
 )
 
-// Compiling takes what the module's author wants it to take: 27 KB can ask for
-// 11 seconds and 690 MB, and nothing stops it half way. So another process
-// does it, under limits, and leaves machine code in a folder; this one only
-// loads code that it has seen made, and knows it again by its checksum.
+// The author of a module decides how expensive it is to compile: 27 KB can take 11
+// seconds and 690 MB, and compilation cannot be interrupted. So another process
+// compiles, under limits, and leaves machine code in a folder. This process loads only
+// code that it has seen being made, and identifies it by its checksum.
 
 const (
 	compileVerb = "toold:compile"
-	// compileAtOnce bounds the processes, whatever is being loaded.
+	// compileAtOnce limits the number of compiler processes, whatever is being loaded.
 	compileAtOnce = 2
-	// compileFirst is how many more there may be of modules that go first.
+	// compileFirst is the number of additional processes for modules with priority.
 	compileFirst = 1
 )
 
-// budget is what compiling one module may take.
+// budget limits the compilation of one module.
 type budget struct {
 	cpu    time.Duration
-	time   time.Duration // on a machine that has other things to do
+	time   time.Duration // wall-clock time, on a machine that has other work
 	memory int64         // bytes
 }
 
-// budgetOf is the budget for so many bytes of code and data. Compilers' code takes a
-// second and 60 MB for each of its megabytes; what has little and takes more was made
-// to.
+// budgetOf returns the budget for a number of bytes of code and data. Code from
+// compilers takes one second and 60 MB per megabyte; a small module that takes more was
+// built to do so.
 func budgetOf(size int) budget {
 	mb := int64(size) >> 20
-	cpu := 20*time.Second + time.Duration(mb)*2*time.Second // half of it on two cores
+	cpu := 20*time.Second + time.Duration(mb)*2*time.Second // CPU time: half as long on two cores
 	return budget{cpu: cpu, time: 6 * cpu, memory: 1<<30 + mb*64<<20}
 }
 
-// within are the limits of a Spec, where they are set.
+// within applies the limits of a Spec that are set.
 func (b budget) within(l CompileLimits) budget {
 	if l.Time > 0 {
 		b.cpu, b.time = l.Time, 6*l.Time
@@ -64,22 +64,22 @@ func (b budget) within(l CompileLimits) budget {
 	return b
 }
 
-// compilingVariable is set in the process that compiles, to its budget. A program that names
-// itself as Config.Compiler and does not ask IsCompiler would otherwise start
-// itself without end.
+// compilingVariable is set to the budget in the process that compiles. Without it, a
+// program that names itself as Config.Compiler and does not check IsCompiler would
+// start itself endlessly.
 const compilingVariable = "TOOLD_GUEST_COMPILING"
 
-// IsCompiler reports whether this process was started to compile a module.
-// A program that sets Config.Compiler to itself asks first thing in main, and
-// then exits with what Compile answers.
+// IsCompiler reports whether this process was started to compile a module. A program
+// that sets Config.Compiler to itself must check it first in main, and if true exit
+// with the result of Compile.
 func IsCompiler() bool { return len(os.Args) == 3 && os.Args[1] == compileVerb }
 
-// isCompiled is what the process says when the machine code is there. What
-// becomes of it afterwards costs a module its lines and nothing else.
+// isCompiled is printed by the process once the machine code is complete. If it fails
+// afterwards, the module only loses its line table.
 const isCompiled = "compiled\n"
 
-// Compile compiles the module on standard input into the folder that the
-// command line names.
+// Compile compiles the module on standard input into the folder given on the command
+// line.
 func Compile() int {
 	runtime.GOMAXPROCS(2)
 	var most budget
@@ -101,15 +101,15 @@ func Compile() int {
 	return 0
 }
 
-// rewrite reads a module and writes it anew, as it is compiled and run. The
-// memory's own limit is looked at when it grows, so that a guest that is
-// refused can be told from one that never asked, and so that a change of
-// Spec.Memory needs no compiling.
+// rewrite returns a module in the form in which it is compiled and run. The memory
+// limit is checked when memory grows, so that a guest that was refused can be
+// distinguished from one that never asked, and so that a change of Spec.Memory requires
+// no compilation.
 func rewrite(module []byte) (*wasm.Module, error) {
 	return wasm.Rewrite(module, wasm.Limits{Size: maxFile, MemoryPages: maxMemory/wasmPage + 1})
 }
 
-// linesFile is where compileInto leaves the table of lines, if there is one.
+// linesFile is the file into which compileInto writes the line table, if there is one.
 const linesFile = "lines"
 
 // compileInto leaves the code of one module in dir, where nothing else is,
@@ -119,7 +119,7 @@ const linesFile = "lines"
 // machine code: 2.9 MB of the 3.2 that a Go module took. So it is given the module's
 // skeleton when it loads, and the machine code is filed here as that of the skeleton.
 func compileInto(ctx context.Context, dir string, module []byte, compiled func()) (err error) {
-	defer func() { // wazero panics where it gives up
+	defer func() { // wazero panics when it gives up
 		if r := recover(); r != nil {
 			err = fmt.Errorf("compiler: %v", r)
 		}
@@ -149,7 +149,7 @@ func compileInto(ctx context.Context, dir string, module []byte, compiled func()
 	if m.Debug == nil {
 		return nil
 	}
-	// A module whose DWARF cannot be read runs; its traps have no lines.
+	// A module whose DWARF cannot be read still runs; its traps have no lines.
 	if table, err := m.Debug.Lines(); err == nil {
 		return os.WriteFile(filepath.Join(dir, linesFile), table, 0o600)
 	}
@@ -190,18 +190,18 @@ func runtimeConfig(cache wazero.CompilationCache) wazero.RuntimeConfig {
 		WithDebugInfoEnabled(true)
 }
 
-// build is one module being compiled; whoever needs it waits for done.
+// build is a module being compiled; everyone who needs it waits for done.
 type build struct {
 	done chan struct{}
 	err  error
-	// first is closed when somebody needs it who goes first; guarded by
+	// first is closed when a caller with priority needs the module; guarded by
 	// Engine.mu until then.
 	first   chan struct{}
 	hurried bool // guarded by Engine.mu
 }
 
-// compiled returns a module's code, compiling it first when it is not in the
-// cache or is damaged there.
+// compiled returns a module's code. It compiles the module first if the code is not in
+// the cache or is damaged there.
 func (e *Engine) compiled(ctx context.Context, m *Module, p *program) (wazero.CompiledModule, error) {
 	m.seed = e.seedOf(sha256.Sum256(p.rewritten.Bytes))
 	code, err := wasm.Skeleton(p.rewritten.Bytes)
@@ -238,7 +238,7 @@ func (e *Engine) compiled(ctx context.Context, m *Module, p *program) (wazero.Co
 	}
 }
 
-// tooMuch is what compiling took that was more than its budget.
+// tooMuch is the error of a compilation that exceeded its budget.
 type tooMuch struct{ text string }
 
 func (e *tooMuch) Error() string { return e.text }
@@ -261,8 +261,8 @@ type buildKey struct {
 	most budget
 }
 
-// build compiles a module unless someone does already, and waits. Where somebody
-// is first, it waits for no other module.
+// build compiles a module, unless that is already in progress, and waits. If a caller
+// has priority, the module does not wait for others.
 func (e *Engine) build(ctx context.Context, key buildKey, module []byte, first bool) error {
 	e.mu.Lock()
 	b := e.builds[key]
@@ -319,8 +319,8 @@ func (e *Engine) buildNow(key buildKey, module []byte, first <-chan struct{}) er
 	return nil
 }
 
-// slot waits until a module may be compiled, and returns what says that it was; nil: the
-// engine is closed.
+// slot waits until a module may be compiled and returns the function that releases the
+// slot, or nil if the engine is closed.
 func (e *Engine) slot(first <-chan struct{}) (release func()) {
 	general := func() { <-e.slots }
 	select {
@@ -340,9 +340,9 @@ func (e *Engine) slot(first <-chan struct{}) (release func()) {
 	}
 }
 
-// compileApart runs Compile in a process of its own.
+// compileApart runs Compile in a separate process.
 func (e *Engine) compileApart(dir string, module []byte, most budget) error {
-	// The kernel ends the child with the thread that started it.
+	// The kernel kills the child when the thread that started it ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	ctx, cancel := context.WithTimeout(e.closing, most.time)
@@ -375,10 +375,10 @@ func (e *Engine) compileApart(dir string, module []byte, most budget) error {
 	return errorf(Internal, "", "", "start compiler: %w", err)
 }
 
-// An entry of the cache is a file that wazero made, in the folder that it
-// looks in, and beside it a note, named after the module, that says which file
-// and what digest. A module with lines has a table of them, which is read when
-// a trap is told; it may be missing.
+// A cache entry is a file made by wazero, in the folder where wazero looks, and next to
+// it a note, named after the module, with the name and digest of that file. A module
+// with line information also has a line table, which is read when a trap is reported;
+// it may be missing.
 
 func (e *Engine) note(key [32]byte) string {
 	return filepath.Join(e.dir, "notes", hex.EncodeToString(key[:]))
@@ -388,7 +388,7 @@ func (e *Engine) lines(key [32]byte) string {
 	return filepath.Join(e.dir, "lines", hex.EncodeToString(key[:]))
 }
 
-// keep moves a compiled file to where wazero looks, and notes it.
+// keep moves a compiled file to the folder where wazero looks and writes its note.
 func (e *Engine) keep(key [32]byte, file string) error {
 	version := filepath.Base(filepath.Dir(file))
 	entry := filepath.Join(version, filepath.Base(file))
@@ -426,15 +426,15 @@ func replace(file, place string) error {
 	return os.Rename(file, place)
 }
 
-// intact reports whether the cache holds a module's code as it was made. What
-// is damaged is deleted.
+// intact reports whether the cache holds a module's code undamaged. Damaged code is
+// deleted.
 func (e *Engine) intact(key [32]byte) bool {
 	p, err := regular.ReadFile(e.note(key))
 	if err != nil {
 		return false
 	}
 	entry, sum, ok := strings.Cut(strings.TrimSpace(string(p)), " ")
-	if !ok || !filepath.IsLocal(entry) || !strings.HasPrefix(sum, sumKind+":") { // of another version
+	if !ok || !filepath.IsLocal(entry) || !strings.HasPrefix(sum, sumKind+":") { // written by another version
 		e.forget(key)
 		return false
 	}
@@ -448,7 +448,7 @@ func (e *Engine) intact(key [32]byte) bool {
 	}
 	if st, err := os.Stat(e.note(key)); err == nil && time.Since(st.ModTime()) > 24*time.Hour {
 		now := time.Now()
-		os.Chtimes(e.note(key), now, now) // it is in use: see prune
+		os.Chtimes(e.note(key), now, now) // mark as used: see prune
 	}
 	return true
 }
@@ -456,8 +456,8 @@ func (e *Engine) intact(key [32]byte) bool {
 // unused is how long code is kept that no daemon loads.
 const unused = 30 * 24 * time.Hour
 
-// prune removes code that nobody has loaded for long: that of versions of tools
-// that were replaced.
+// prune removes code that has not been loaded for a long time, such as that of replaced
+// versions of tools.
 func (e *Engine) prune() {
 	copies, _ := filepath.Glob(filepath.Join(e.dir, "modules", "*"))
 	for _, name := range copies {
@@ -485,9 +485,9 @@ func (e *Engine) prune() {
 
 func (e *Engine) forget(key [32]byte) { os.Remove(e.note(key)) }
 
-// sumKind names how fileSum counts. It tells damage, of which a disk or a crash
-// is the cause, and takes a tenth of the time of a cryptographic digest at each
-// start: whoever can write here can also write the sum.
+// sumKind names the algorithm of fileSum. It detects damage caused by a disk or a
+// crash, and takes a tenth of the time of a cryptographic digest at each start: whoever
+// can write here can also write the sum.
 const sumKind = "crc32c"
 
 func fileSum(name string) (string, error) {

@@ -8,17 +8,17 @@ import (
 	"github.com/toold/toold/host/regular"
 )
 
-// maxFrames is how many functions a message about a trap names.
+// maxFrames is the maximum number of functions in a message about a trap.
 const maxFrames = 6
 
-// where says in which functions and lines a trap was: see trace.
+// where returns the functions and lines of a trap: see trace.
 func (m *Module) where(err error) string {
 	find := func(uint32) []wasm.Place { return nil }
 	if m.lines != "" {
 		// It is read now and not kept: few modules trap, and fewer again.
 		if f, err := regular.Open(m.lines); err == nil {
 			defer f.Close()
-			found := map[uint32][]wasm.Place{} // a recursion asks for one again and again
+			found := map[uint32][]wasm.Place{} // a recursion looks up the same offset repeatedly
 			find = func(offset uint32) []wasm.Place {
 				if places, ok := found[offset]; ok {
 					return places
@@ -35,9 +35,9 @@ func (m *Module) where(err error) string {
 	return trace(err, find)
 }
 
-// trace says in which functions a trap was, innermost first: "in parse
-// (policy.c:12) < policy (policy.c:40) < restrict". It answers "" for a module
-// without names. find gives the lines for an offset in the code.
+// trace returns the functions of a trap, innermost first: "in parse (policy.c:12) <
+// policy (policy.c:40) < restrict". It returns "" for a module without names. find
+// returns the lines for an offset in the code.
 func trace(err error, find func(offset uint32) []wasm.Place) string {
 	_, stack, ok := strings.Cut(err.Error(), "wasm stack trace:\n\t")
 	if !ok {
@@ -47,9 +47,8 @@ func trace(err error, find func(offset uint32) []wasm.Place) string {
 	var frames []string
 	lines := strings.Split(stack, "\n\t")
 	for i, line := range lines {
-		// Lines are ".name(i32,i32) i32", with the name of the instance, which
-		// has none, before the dot. Where it was is indented further:
-		// "\t0x1b2: m:1".
+		// Lines are ".name(i32,i32) i32", with the instance's name, which is empty,
+		// before the dot. The location is indented further: "\t0x1b2: m:1".
 		name, ok := strings.CutPrefix(line, ".")
 		if !ok || strings.HasPrefix(name, ".. maybe followed by omitted frames") {
 			continue
@@ -73,7 +72,7 @@ func trace(err error, find func(offset uint32) []wasm.Place) string {
 		}
 		for j, p := range places {
 			if p.Function = plain(p.Function); j == len(places)-1 {
-				p.Function = name // as it is called without DWARF
+				p.Function = name // the name used without DWARF
 			} else if p.Function == "" || ofRuntime(p.Function) {
 				continue
 			}
@@ -96,7 +95,7 @@ func trace(err error, find func(offset uint32) []wasm.Place) string {
 // again marks a function that called itself.
 const again = " (again and again)"
 
-// fold makes one name of those that follow each other three times and more.
+// fold replaces three or more consecutive equal names by one.
 func fold(names []string) []string {
 	var out []string
 	for i := 0; i < len(names); {
@@ -114,8 +113,8 @@ func fold(names []string) []string {
 	return out
 }
 
-// ofRuntime reports whether a function belongs to how a language panics, not
-// to why.
+// ofRuntime reports whether a function belongs to a language's panic handling rather
+// than to the cause.
 func ofRuntime(name string) bool {
 	for _, p := range []string{
 		"runtime.", "internal/runtime", "wasm_export_", "wasm_pc_f_loop",
@@ -129,27 +128,27 @@ func ofRuntime(name string) bool {
 	return strings.HasSuffix(name, "/host/abort")
 }
 
-// plain is a name without what a compiler added to make it one of a kind.
+// plain returns a name without the parts that a compiler added to make it unique.
 func plain(name string) string {
 	if rest, ok := strings.CutPrefix(name, "_R"); ok {
 		return strings.Join(rustNames(rest), "::")
 	}
-	// Rust's older form, "_ZN6policy5check17h0123456789abcdefE", and what may
-	// be left of it.
+	// Rust's legacy form, "_ZN6policy5check17h0123456789abcdefE", and what may be left
+	// of it.
 	if rest, ok := strings.CutPrefix(name, "_ZN"); ok {
 		name = strings.Join(olderNames(rest), "::")
 	}
 	if i := strings.LastIndex(name, "::h"); i > 0 && len(name)-i == 19 {
 		name = name[:i]
 	}
-	// What it was made for: "index<i32, usize>".
+	// Type arguments: "index<i32, usize>".
 	if i := strings.IndexByte(name, '<'); i > 0 && strings.HasSuffix(name, ">") && !strings.HasPrefix(name, "operator") {
 		name = name[:i]
 	}
 	return name
 }
 
-// olderNames are the names in a symbol of Rust's older form
+// olderNames returns the names in a symbol of Rust's legacy form
 // (_ZN6policy5check17h0123456789abcdefE), without those that stand for types.
 func olderNames(s string) []string {
 	var names []string
@@ -169,14 +168,14 @@ func olderNames(s string) []string {
 	return names
 }
 
-// rustNames are the names in a symbol of Rust's v0 form
+// rustNames returns the names in a symbol of Rust's v0 form
 // (NvNtCs7kM_6policy5rules5check), without its types.
 func rustNames(s string) []string {
 	var names []string
 	for s != "" {
 		c := s[0]
 		switch {
-		case c == 's': // a number that makes the next name one of a kind
+		case c == 's': // a number that makes the next name unique
 			_, rest, ok := strings.Cut(s, "_")
 			if !ok {
 				return names
@@ -198,7 +197,7 @@ func rustNames(s string) []string {
 				names = append(names, s[:n])
 			}
 			s = s[n:]
-		case c == 'E' || c == 'B' || c == 'I' && len(names) > 0: // what follows is of what it is made
+		case c == 'E' || c == 'B' || c == 'I' && len(names) > 0: // type arguments follow
 			return names
 		default:
 			s = s[1:]
