@@ -219,8 +219,8 @@ func (h *Host) listenMCP(c *config.Config, path string, mode os.FileMode, group 
 		Admits:   admission{h.parts.Runner}.caller,
 		Logger:   h.parts.Log,
 		Refusal:  mcp.Refusal,
-		Handle: func(ctx context.Context, stopping <-chan struct{}, nc *net.UnixConn, from server.Peer) {
-			h.mcp.Serve(ctx, stopping, nc, mcp.Peer{UID: from.UID, PID: from.PID, Container: from.Container(), Socket: path, Focus: from.Focus})
+		Handle: func(ctx context.Context, stopping <-chan struct{}, nc *net.UnixConn, from server.Peer, begin func() bool) {
+			h.mcp.Serve(ctx, stopping, nc, mcp.Peer{UID: from.UID, PID: from.PID, Container: from.Container(), Socket: path, Focus: from.Focus, Begin: begin})
 		},
 	})
 }

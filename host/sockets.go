@@ -15,6 +15,7 @@ import (
 	"github.com/toold/toold/host/mcp"
 	"github.com/toold/toold/host/pipeline"
 	"github.com/toold/toold/host/server"
+	"github.com/toold/toold/host/webserver"
 )
 
 // sockets are what a daemon listens on.
@@ -95,16 +96,16 @@ func (on *sockets) shutdown(ctx context.Context) error {
 	return err
 }
 
+// maxScrapers is how many connections are open to the metrics at a time.
+const maxScrapers = 64
+
 // serveMetrics serves the metrics over TCP until l is closed.
 func serveMetrics(l net.Listener, metrics http.Handler) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", metrics)
-	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	srv := webserver.New(webserver.Config{Handler: mux, MaxConns: maxScrapers, MaxHeader: 16 << 10, Patience: 10 * time.Second})
 	defer srv.Close()
-	if err := srv.Serve(l); !errors.Is(err, net.ErrClosed) {
-		return err
-	}
-	return nil
+	return srv.Serve(l)
 }
 
 // listener is what the three kinds of sockets have in common in an upgrade.

@@ -41,15 +41,16 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/events"
-	"golang.org/x/net/netutil"
+	"github.com/toold/toold/host/webserver"
 )
 
 // Path is where the page is.
 const Path = "/dashboard/"
 
 const (
-	// maxConns is how many connections are served over TCP at a time; a further one
-	// waits. A page holds one for its stream.
+	// maxConns is how many connections are open over TCP at a time. A further one takes
+	// the place of one that no page with the token waits on. A page holds one for its
+	// stream.
 	maxConns = 128
 	// patience is how long a browser may take to send a request, and to take each part
 	// of an answer.
@@ -81,7 +82,7 @@ type Dashboard struct {
 	history *history
 
 	listener net.Listener // nil on the operator's socket alone
-	server   *http.Server
+	server   *webserver.Server
 	over     chan struct{} // closed by Close
 	stop     sync.Once
 }
@@ -102,9 +103,8 @@ func New(addr string, c Config) (*Dashboard, error) {
 		d.listener.Close()
 		return nil, fmt.Errorf("listen for the dashboard: %s is not an address of this machine alone; use 127.0.0.1:PORT, and ssh -L PORT:127.0.0.1:PORT from elsewhere", addr)
 	}
-	d.listener = netutil.LimitListener(d.listener, maxConns)
 	type admission struct{}
-	d.server = &http.Server{
+	d.server = webserver.New(webserver.Config{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			admits, _ := r.Context().Value(admission{}).(func() error)
 			if err := admits(); err != nil {
@@ -112,19 +112,17 @@ func New(addr string, c Config) (*Dashboard, error) {
 				refuse(w, http.StatusForbidden, err.Error())
 				return
 			}
-			if r.ContentLength != 0 { // or it would be waited for
-				w.Header().Set("Connection", "close")
+			if r.ContentLength != 0 {
 				refuse(w, http.StatusBadRequest, "the page is only asked, with GET and without a body")
 				return
 			}
 			d.overTCP(w, r)
 		}),
+		MaxConns: maxConns, MaxHeader: 16 << 10, Patience: patience,
 		ConnContext: func(ctx context.Context, nc net.Conn) context.Context {
 			return context.WithValue(ctx, admission{}, sync.OnceValue(func() error { return c.Admits(nc) }))
 		},
-		ReadHeaderTimeout: patience, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
-		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
-	}
+	})
 	return d, nil
 }
 
@@ -152,7 +150,7 @@ func (d *Dashboard) Serve() error {
 		return nil
 	}
 	defer cancel()
-	if err := d.server.Serve(d.listener); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+	if err := d.server.Serve(d.listener); err != nil {
 		return fmt.Errorf("serve the dashboard: %w", err)
 	}
 	return nil
@@ -209,6 +207,7 @@ func (d *Dashboard) overTCP(w http.ResponseWriter, r *http.Request) {
 			refuse(w, http.StatusUnauthorized, "the token is missing, or of another daemon; toolctl dashboard prints the address with the one that counts")
 			return
 		}
+		defer webserver.Hold(w, r)()
 	}
 	d.page.ServeHTTP(w, r)
 }

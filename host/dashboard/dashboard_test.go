@@ -1,6 +1,7 @@
 package dashboard_test
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"io"
@@ -633,5 +634,42 @@ func TestCloseWaitsForNobody(t *testing.T) {
 	}
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestStrangersKeepNobodyOut: connections that ask nothing keep no page out, and end none
+// that is open.
+func TestStrangersKeepNobodyOut(t *testing.T) {
+	hub := events.NewHub(events.Limits{})
+	d, url := serve(t, quiet(), hub)
+	live, err := net.Dial("tcp", d.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer live.Close()
+	io.WriteString(live, "GET "+dashboard.Path+"api/live HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "+d.Token()+"\r\n\r\n")
+	in := bufio.NewReader(live)
+	if _, err := in.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	for range 150 {
+		nc, err := net.Dial("tcp", d.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+	}
+	if status, body, _ := get(t, url+"api/status", "Authorization", "Bearer "+d.Token()); status != 200 {
+		t.Errorf("%d %s", status, body)
+	}
+	hub.Publish(events.Event{Kind: events.End, Owner: "o", Session: "s", Execution: "x", Tool: "the-tool"})
+	for {
+		line, err := in.ReadString('\n')
+		if err != nil {
+			t.Fatalf("the page that was open: %v", err)
+		}
+		if strings.Contains(line, "the-tool") {
+			break
+		}
 	}
 }

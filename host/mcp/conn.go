@@ -99,6 +99,10 @@ func (c *conn) Read(context.Context) (jsonrpc.Message, error) {
 		c.mu.Unlock()
 		first := !c.any
 		c.any = true
+		if c.who.Begin != nil && !c.who.Begin() {
+			c.Close()
+			return nil, io.EOF
+		}
 		if refused := check(line); refused != nil && line[0] == '{' {
 			id := idFinder{}
 			if json.Valid(line) {

@@ -86,6 +86,9 @@ type Peer struct {
 	Container string
 	Socket    string
 	Focus     *atomic.Pointer[string]
+	// Begin is called before a message of the connection is served, and is false where
+	// it is not to be: the place is another's. It may be nil.
+	Begin func() bool
 }
 
 // ListChanged has every client told whose list of tools is another one than it was

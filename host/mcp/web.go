@@ -15,18 +15,17 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
-	"golang.org/x/net/netutil"
 
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/mcp/replay"
 	"github.com/toold/toold/host/mcp/translate"
+	"github.com/toold/toold/host/webserver"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -46,9 +45,10 @@ const (
 	maxIdentities = 1024
 	// sessionIdle is how long a session of an older version lives without a request.
 	sessionIdle = 30 * time.Minute
-	// headerPatience and bodyPatience are how long a client may take to send them.
-	headerPatience = 10 * time.Second
-	bodyPatience   = 30 * time.Second
+	// bodyPatience is how long a client may take to send the body of a request.
+	bodyPatience = 30 * time.Second
+	// openingPatience is how long a session that was just named may take to be there.
+	openingPatience = 10 * time.Second
 	// lastPatience is how long calls may take to be answered that were ended.
 	lastPatience = 5 * time.Second
 	// maxReplay is how many bytes of events are kept for streams that broke, of all
@@ -70,7 +70,8 @@ const NoUID = 65534
 type WebConfig struct {
 	// Addr is the TCP address to listen on.
 	Addr string
-	// MaxConns is how many connections are served at a time. A further one waits.
+	// MaxConns is how many connections are open at a time. A further one takes the
+	// place of one on which no request with a valid token is being served, or waits.
 	MaxConns int
 	// Audience is that of tokens, where they have one. Where it is a URL, it is the
 	// one that clients reach MCP by, and its host is admitted in Host and Origin.
@@ -87,7 +88,7 @@ type Web struct {
 	front    *Front
 	config   WebConfig
 	listener net.Listener
-	server   *http.Server
+	server   *webserver.Server
 	hosts    []string // that are admitted in Host and Origin
 	// resource is the URL of the metadata, in the answer to one without a token.
 	resource  string
@@ -95,7 +96,6 @@ type Web struct {
 	stopping  context.Context
 	stop      context.CancelFunc
 	admission http.Handler
-	open      atomic.Int64 // connections
 
 	mu         sync.Mutex // guards what follows
 	identities map[string]*tenant
@@ -167,21 +167,7 @@ func (f *Front) ListenWeb(config WebConfig) (*Web, error) {
 	mux.Handle(metadataPath+Path, describe)
 	mux.Handle(Path, auth.RequireBearerToken(w.verify, &auth.RequireBearerTokenOptions{ResourceMetadataURL: w.resource})(http.HandlerFunc(w.serve)))
 	w.admission = mux
-	w.server = &http.Server{
-		Handler:           w,
-		ReadHeaderTimeout: headerPatience,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
-		ConnState: func(_ net.Conn, state http.ConnState) {
-			switch state {
-			case http.StateNew:
-				w.open.Add(1)
-			case http.StateClosed, http.StateHijacked:
-				w.open.Add(-1)
-			}
-		},
-		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
-	}
+	w.server = webserver.New(webserver.Config{Handler: w, MaxConns: w.config.MaxConns, MaxHeader: 64 << 10, Patience: writePatience})
 	return w, nil
 }
 
@@ -189,11 +175,11 @@ func (f *Front) ListenWeb(config WebConfig) (*Web, error) {
 func (w *Web) Addr() string { return w.listener.Addr().String() }
 
 // Conns is how many connections are open now.
-func (w *Web) Conns() int { return int(w.open.Load()) }
+func (w *Web) Conns() int { return w.server.Conns() }
 
 // Serve serves until Shutdown, and then returns nil.
 func (w *Web) Serve() error {
-	if err := w.server.Serve(netutil.LimitListener(w.listener, w.config.MaxConns)); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+	if err := w.server.Serve(w.listener); err != nil {
 		return fmt.Errorf("serve MCP over HTTP: %w", err)
 	}
 	return nil
@@ -245,9 +231,6 @@ func (a *tenant) close() {
 // ServeHTTP admits a request of a client that means this server: a page of the web
 // that is open in a browser on this machine reaches it too, under whatever name.
 func (w *Web) ServeHTTP(out http.ResponseWriter, r *http.Request) {
-	patient := &patientWriter{out}
-	patient.extend() // over what an earlier request of the connection left
-	out = patient
 	if !slices.Contains(w.hosts, strings.ToLower(hostname(r.Host))) {
 		refuse(out, http.StatusForbidden, nil, fault.Errorf(fault.Denied, "denied by rule host: this server is not %q; use the address that it listens on, or name the host in identity.audience", r.Host))
 		return
@@ -303,10 +286,6 @@ func identityOf(ctx context.Context) string {
 
 // serve serves a request whose token was verified.
 func (w *Web) serve(out http.ResponseWriter, r *http.Request) {
-	body, ok := readBody(out, r)
-	if !ok {
-		return
-	}
 	info := auth.TokenInfoFromContext(r.Context())
 	old := r.Header.Get(headerVersion) < sessionless
 	session := ""
@@ -315,10 +294,15 @@ func (w *Web) serve(out http.ResponseWriter, r *http.Request) {
 	}
 	a, refused := w.enter(info.UserID, session, old && r.Method == http.MethodPost)
 	if refused != nil {
-		refuse(out, http.StatusServiceUnavailable, body, refused)
+		refuse(out, http.StatusServiceUnavailable, nil, refused)
 		return
 	}
 	defer w.leave(a, session)
+	defer webserver.Hold(out, r)()
+	body, ok := readBody(out, r)
+	if !ok {
+		return
+	}
 
 	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), tenantKey{}, a))
 	defer cancel()
@@ -483,7 +467,7 @@ func (a *tenant) sweep() map[string]*sdk.ServerSession {
 	}
 	for id, s := range a.sessions {
 		// One that was just named is not there yet.
-		if live[id] == nil && s.open == 0 && time.Since(s.used) > headerPatience {
+		if live[id] == nil && s.open == 0 && time.Since(s.used) > openingPatience {
 			delete(a.sessions, id)
 		}
 	}
@@ -509,28 +493,4 @@ func (w *Web) forget() bool {
 	a.leave(wire.ErrLeft)
 	go a.close()
 	return true
-}
-
-// patientWriter gives a client writePatience for each part of an answer.
-type patientWriter struct{ http.ResponseWriter }
-
-func (p *patientWriter) Unwrap() http.ResponseWriter { return p.ResponseWriter }
-
-func (p *patientWriter) WriteHeader(status int) {
-	p.extend()
-	p.ResponseWriter.WriteHeader(status)
-}
-
-func (p *patientWriter) Write(b []byte) (int, error) {
-	p.extend()
-	return p.ResponseWriter.Write(b)
-}
-
-func (p *patientWriter) Flush() {
-	p.extend()
-	http.NewResponseController(p.ResponseWriter).Flush()
-}
-
-func (p *patientWriter) extend() {
-	http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(writePatience))
 }

@@ -163,7 +163,7 @@ func TestSlowWriter(t *testing.T) {
 				defer nc.Close()
 				go io.Copy(io.Discard, nc)
 				io.WriteString(nc, sent)
-				time.Sleep(bodyPatience + headerPatience)
+				time.Sleep(bodyPatience + 10*time.Second)
 				synctest.Wait()
 				if n := w.Conns(); n != 0 {
 					t.Errorf("%d connections are still served", n)
@@ -412,6 +412,119 @@ func TestStreamsEndWithTheirToken(t *testing.T) {
 			}
 			nc.Close()
 			<-over
+		}
+	})
+}
+
+// Whoever connects without a valid token keeps out nobody who has one, and a call that
+// runs keeps its connection.
+func TestStrangersKeepNobodyOut(t *testing.T) {
+	for name, sent := range map[string]string{
+		"nothing":          "",
+		"a body's head":    strings.TrimSuffix(request("bad", initialize), initialize),
+		"no token":         "GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n",
+		"another's stream": "GET /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer bad\r\nAccept: text/event-stream\r\n\r\n",
+		"of another host":  "POST /mcp HTTP/1.1\r\nHost: elsewhere\r\nContent-Length: 10\r\n\r\n",
+		"metadata":         "GET " + metadataPath + " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				end := make(chan struct{})
+				runs := 0
+				w, p := serveWeb(t, func(ctx context.Context, q call.Request) call.Outcome {
+					if runs++; runs == 1 {
+						<-end
+					}
+					return brief(ctx, q)
+				})
+				ask := func() (answer func()) {
+					nc := p.dial()
+					go io.WriteString(nc, request("alice", modernCall, modernHeaders...))
+					return func() {
+						t.Helper()
+						defer nc.Close()
+						res, err := http.ReadResponse(bufio.NewReader(nc), nil)
+						if err != nil {
+							t.Fatal(err)
+						}
+						if b, err := io.ReadAll(res.Body); err != nil || res.StatusCode != 200 {
+							t.Fatalf("%d %s, %v", res.StatusCode, b, err)
+						}
+					}
+				}
+				first := ask()
+				synctest.Wait()
+				var strangers []net.Conn
+				for range w.config.MaxConns + 100 {
+					nc := p.dial()
+					strangers = append(strangers, nc)
+					go io.WriteString(nc, sent)
+					go io.Copy(io.Discard, nc)
+				}
+				began := time.Now()
+				ask()()
+				if took := time.Since(began); took > time.Second {
+					t.Errorf("a call was kept out for %v", took)
+				}
+				close(end)
+				first()
+				for _, nc := range strangers {
+					nc.Close()
+				}
+			})
+		})
+	}
+}
+
+// The bodies that one identity sends at a time are bounded before they are waited for.
+func TestSlowBodiesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, p := serveWeb(t, brief)
+		var slow []net.Conn
+		for range w.config.MaxConns/2 + 1 {
+			synctest.Wait() // the one before is being served
+			nc := p.dial()
+			slow = append(slow, nc)
+			go io.WriteString(nc, strings.TrimSuffix(request("alice", initialize), "}}"))
+		}
+		res, err := http.ReadResponse(bufio.NewReader(slow[len(slow)-1]), nil)
+		if err != nil || res.StatusCode != http.StatusServiceUnavailable {
+			t.Fatalf("%v, %v", res, err)
+		}
+		nc := p.dial()
+		go io.WriteString(nc, request("bob", modernCall, modernHeaders...))
+		if res, err := http.ReadResponse(bufio.NewReader(nc), nil); err != nil || res.StatusCode != 200 {
+			t.Errorf("another: %v, %v", res, err)
+		}
+		for _, nc := range append(slow, nc) {
+			nc.Close()
+		}
+	})
+}
+
+// A connection of a socket whose place is another's by the time that it asks something is
+// closed, and what it asks does not run.
+func TestConnectionWithoutAPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		ran := false
+		f := New(Config{Version: "1", Logger: slog.New(slog.DiscardHandler), Call: func(ctx context.Context, q call.Request) call.Outcome {
+			ran = true
+			return brief(ctx, q)
+		}})
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			f.Serve(t.Context(), make(chan struct{}), theirs, Peer{Begin: func() bool { return false }})
+		}()
+		go io.WriteString(ours, modernCall+"\n")
+		if b, err := io.ReadAll(ours); err != nil || len(b) > 0 {
+			t.Errorf("it is answered %q, %v", b, err)
+		}
+		<-served
+		ours.Close()
+		if ran {
+			t.Error("the call ran")
 		}
 	})
 }

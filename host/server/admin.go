@@ -6,12 +6,23 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/toold/toold/host/webserver"
+)
+
+const (
+	// maxAdminConns is how many connections of the operator are open at a time. A
+	// further one takes the place of one that nothing is asked on, or that was refused.
+	maxAdminConns = 256
+	// adminPatience is how long an operator may take to take each part of an answer: one
+	// may look at a page of it for a while.
+	adminPatience = 5 * time.Minute
 )
 
 // Admin serves HTTP on a Unix socket that only the daemon's own user can open.
 type Admin struct {
 	socket *socket
-	http   http.Server
+	http   *webserver.Server
 }
 
 // ListenAdmin takes the socket that is given or, where it is nil, binds one at path, with mode 0600 from its first moment,
@@ -24,12 +35,14 @@ func ListenAdmin(given *Given, path, lock string, admits func(Peer) error, h htt
 		return nil, err
 	}
 	type refusal struct{}
-	return &Admin{socket: socket, http: http.Server{
+	return &Admin{socket: socket, http: webserver.New(webserver.Config{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if err, _ := r.Context().Value(refusal{}).(error); err != nil {
+				w.Header().Set("Connection", "close")
 				http.Error(w, err.Error(), http.StatusForbidden)
 				return
 			}
+			defer webserver.Hold(w, r)()
 			h.ServeHTTP(w, r)
 		}),
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
@@ -42,18 +55,13 @@ func ListenAdmin(given *Given, path, lock string, admits func(Peer) error, h htt
 			}
 			return context.WithValue(ctx, refusal{}, err)
 		},
-		// No write timeout: a profile takes as long as was asked for.
-		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
-	}}, nil
+		MaxConns: maxAdminConns, MaxHeader: 64 << 10, Patience: adminPatience,
+	})}, nil
 }
 
 // Serve answers until Shutdown, and then returns nil.
 func (a *Admin) Serve() error {
-	err := a.http.Serve(heldListener{a.socket})
-	if !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
-		return err
-	}
-	return nil
+	return a.http.Serve(heldListener{a.socket})
 }
 
 // Shutdown lets requests finish until ctx ends, ends them then, and removes the

@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/toold/toold/host/fault"
 )
@@ -22,17 +23,21 @@ type DoorConfig struct {
 	Group  int
 	Admits func(Peer) error
 	Logger *slog.Logger
-	// MaxConns is how many connections are served at once; a further one is
-	// refused. One in 64 places is kept from a uid that holds more than half of
-	// all. Default: 1024.
+	// MaxConns is how many connections are served at once. A further one takes the
+	// place of the oldest that has begun nothing for a second or more; where none is,
+	// the further one is refused. One in 64 places is kept from a uid that holds more
+	// than half of all. Default: 1024.
 	MaxConns int
 	// Refusal is what a connection is told that is not served, in the protocol of
 	// the door. It is required.
 	Refusal func(*fault.Error) []byte
 	// Handle serves one connection, and returns when it is over; the connection is
 	// closed then. stopping is closed when the server stops: what runs may finish
-	// until ctx ends, with a *fault.Error as its cause. It is required.
-	Handle func(ctx context.Context, stopping <-chan struct{}, nc *net.UnixConn, p Peer)
+	// until ctx ends, with a *fault.Error as its cause. It calls begin when
+	// the client asks something, before it serves that: from then on the connection keeps
+	// its place, since clients are idle for days. Where begin is false, the place is
+	// another's already, and the client was told so. It is required.
+	Handle func(ctx context.Context, stopping <-chan struct{}, nc *net.UnixConn, p Peer, begin func() bool)
 }
 
 // Door accepts connections of a protocol that this package does not speak, under
@@ -47,9 +52,16 @@ type Door struct {
 	running  sync.WaitGroup // grows under mu only, while stopped is false
 
 	mu      sync.Mutex // guards what follows
-	conns   map[*net.UnixConn]struct{}
+	conns   map[*net.UnixConn]*doorConn
 	held    map[uint32]int // how many of conns are whose
 	stopped bool
+}
+
+// doorConn is what is known of a connection. Door.mu guards it.
+type doorConn struct {
+	uid   uint32
+	since time.Time
+	begun bool
 }
 
 // ListenDoor binds the socket, under the rules of Listen. Nobody is served before
@@ -65,7 +77,7 @@ func ListenDoor(config DoorConfig) (*Door, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Door{config: config, socket: socket, stopping: make(chan struct{}), conns: map[*net.UnixConn]struct{}{}, held: map[uint32]int{}}
+	d := &Door{config: config, socket: socket, stopping: make(chan struct{}), conns: map[*net.UnixConn]*doorConn{}, held: map[uint32]int{}}
 	d.ctx, d.end = context.WithCancelCause(context.Background())
 	return d, nil
 }
@@ -97,48 +109,90 @@ func (d *Door) admit(nc *net.UnixConn) {
 	}
 	go func() {
 		defer d.running.Done()
-		defer d.leave(nc, p)
+		defer d.leave(nc)
 		if err := refusal(d.config.Admits, p); err != nil {
 			d.refuse(nc, err)
 			return
 		}
-		d.config.Handle(d.ctx, d.stopping, nc, p)
+		d.config.Handle(d.ctx, d.stopping, nc, p, func() bool { return d.begin(nc) })
 	}()
+}
+
+// begin has a connection keep its place, and reports whether it still has one.
+func (d *Door) begin(nc *net.UnixConn) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := d.conns[nc]
+	if c == nil {
+		return false
+	}
+	c.begun = true
+	return true
 }
 
 // take takes a place for a connection of p.
 func (d *Door) take(nc *net.UnixConn, p Peer) *fault.Error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	most := d.config.MaxConns
-	if d.held[p.UID] > most/2 {
-		most -= most / 64
-	}
 	switch {
 	case d.stopped:
 		return fault.Errorf(fault.Overloaded, "the daemon is stopping; try again when it is back")
-	case len(d.conns) >= most:
+	case !d.roomLocked(p.UID):
 		return fault.Errorf(fault.Overloaded, "the daemon already serves %d connections; try again, or raise its limit", len(d.conns))
 	}
-	d.conns[nc] = struct{}{}
+	d.conns[nc] = &doorConn{uid: p.UID, since: time.Now()}
 	d.held[p.UID]++
 	d.running.Add(1)
 	return nil
 }
 
+// roomLocked reports whether there is a place for a further connection of uid, and makes
+// one of that of a connection that has begun nothing. Whoever holds most places has to
+// give up its own.
+func (d *Door) roomLocked(uid uint32) bool {
+	most := d.config.MaxConns
+	greedy := d.held[uid] > most/2
+	if greedy {
+		most -= most / 64
+	}
+	if len(d.conns) < most {
+		return true
+	}
+	var oldest *net.UnixConn
+	for nc, c := range d.conns {
+		if !c.begun && (!greedy || c.uid == uid) && (oldest == nil || c.since.Before(d.conns[oldest].since)) {
+			oldest = nc
+		}
+	}
+	if oldest == nil || time.Since(d.conns[oldest].since) < minIdle {
+		return false
+	}
+	d.refuse(oldest, fault.Errorf(fault.Overloaded, "the daemon gave this connection's place to another, since it asked nothing; connect again"))
+	d.dropLocked(oldest)
+	return true
+}
+
 // leave closes a connection and gives its place back.
-func (d *Door) leave(nc *net.UnixConn, p Peer) {
+func (d *Door) leave(nc *net.UnixConn) {
 	nc.Close()
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.dropLocked(nc)
+}
+
+func (d *Door) dropLocked(nc *net.UnixConn) {
+	c := d.conns[nc]
+	if c == nil {
+		return
+	}
 	delete(d.conns, nc)
-	if d.held[p.UID]--; d.held[p.UID] == 0 {
-		delete(d.held, p.UID)
+	if d.held[c.uid]--; d.held[c.uid] == 0 {
+		delete(d.held, c.uid)
 	}
 }
 
-// refuse tells a new connection why it is not served, and closes it. The text is far
-// smaller than the buffer of its socket: this does not block.
+// refuse tells a connection that was told nothing yet why it is not served, and closes
+// it. The text is far smaller than the buffer of its socket: this does not block.
 func (d *Door) refuse(nc *net.UnixConn, err *fault.Error) {
 	nc.Write(d.config.Refusal(err))
 	nc.CloseWrite()
