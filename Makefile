@@ -103,6 +103,10 @@ aws: ## the real aws, from PyPI, without a key, against a service that verifies 
 mcp-clients: ## 500 clients of MCP that connect, call and vanish; fails if anything is left of them
 	TOOLD_MCP_CLIENTS=500 $(GO) test -count=1 -timeout 20m -run '^TestVanishingClients$$' -v ./host/mcp
 
+.PHONY: repeats
+repeats: ## 1,000 mutating calls of MCP each way over connections that are cut; fails if one is lost or runs twice
+	TOOLD_TEST_REPEATS=1000 $(GO) test -count=1 -timeout 0 -run '^(TestRepeatedCallsRunOnce|TestRealClientsRepeat)$$' -v ./host/mcp
+
 .PHONY: capacity
 capacity: build ## what a call, session, identity, connection and module cost: the tables of docs/capacity.md
 	TOOLD_CAPACITY=1 $(GO) test -count=1 -timeout 0 -run '^TestCapacity$$' -v ./host

@@ -44,6 +44,23 @@ type said struct {
 	Error     map[string]any
 	Progress  []string
 	Cancelled bool
+	Cuts      int
+}
+
+// sdkProcess is the process of the clients by an SDK, "typescript" or "python".
+func sdkProcess(t *testing.T, dir, sdk string) *exec.Cmd {
+	t.Helper()
+	scripts := filepath.Join(hosttest.ModuleRoot(), "host/mcp/testdata/clients")
+	if sdk == "typescript" {
+		cmd := node(t, filepath.Join(scripts, "client.mjs"))
+		cmd.Env = append(cmd.Env, "MODULES="+dir)
+		return cmd
+	}
+	python := filepath.Join(dir, "venv", "bin", "python")
+	if _, err := os.Stat(python); err != nil {
+		t.Skip("the SDK for Python is not installed; see scripts/mcp-clients")
+	}
+	return command(t, python, filepath.Join(scripts, "client.py"))
 }
 
 func startRemote(t testing.TB, cmd *exec.Cmd) *remote {
@@ -114,27 +131,16 @@ func TestRealClients(t *testing.T) {
 	})
 	toolctl := filepath.Join(hosttest.Programs(t), "toolctl")
 	token := func(name string) string { return s.Token(t, object{"sub": name, "user": name}) }
-	python := filepath.Join(dir, "venv", "bin", "python")
 	for _, kind := range []struct {
 		name  string
 		modes []string // of the protocol, where the SDK leaves that to its caller
-		start func(t *testing.T) *exec.Cmd
 	}{
-		{"typescript", []string{""}, func(t *testing.T) *exec.Cmd {
-			cmd := node(t, filepath.Join(hosttest.ModuleRoot(), "host/mcp/testdata/clients/client.mjs"))
-			cmd.Env = append(cmd.Env, "MODULES="+dir)
-			return cmd
-		}},
-		{"python", []string{"legacy", newest}, func(t *testing.T) *exec.Cmd {
-			if _, err := os.Stat(python); err != nil {
-				t.Skip("the SDK for Python is not installed; see scripts/mcp-clients")
-			}
-			return command(t, python, filepath.Join(hosttest.ModuleRoot(), "host/mcp/testdata/clients/client.py"))
-		}},
+		{"typescript", []string{""}},
+		{"python", []string{"legacy", newest}},
 	} {
 		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()
-			process := startRemote(t, kind.start(t))
+			process := startRemote(t, sdkProcess(t, dir, kind.name))
 			each := func(t *testing.T, mode string, stdio bool) {
 				as := func(name string) *remoteClient {
 					how := object{"mode": mode, "token": token(name), "url": s.url}

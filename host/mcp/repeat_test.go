@@ -64,14 +64,58 @@ func cutter(t *testing.T, network, to string, most int) net.Addr {
 // errCut is why a call has to be made again.
 var errCut = errors.New("the connection was cut")
 
+// repeats is how many calls there are of each kind, TOOLD_TEST_REPEATS.
+func repeats() int {
+	if n, err := strconv.Atoi(os.Getenv("TOOLD_TEST_REPEATS")); err == nil {
+		return n
+	}
+	return 40
+}
+
+// checkOnce checks that each of calls wrote its line to a file, once.
+func checkOnce(t *testing.T, file string, calls, cuts int) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	times := map[string]int{}
+	for line := range strings.Lines(string(b)) {
+		times[strings.TrimSpace(line)]++
+	}
+	lost, twice := 0, 0
+	for i := range calls {
+		switch n := times[strconv.Itoa(i)]; {
+		case n == 0:
+			lost++
+		case n > 1:
+			twice++
+		}
+	}
+	t.Logf("%d calls, %d cuts: %d lost, %d ran twice", calls, cuts, lost, twice)
+	if lost > 0 || twice > 0 || cuts == 0 {
+		t.Errorf("%d calls, %d cuts: %d lost, %d ran twice", calls, cuts, lost, twice)
+	}
+}
+
+// The SDK for TypeScript makes its calls again over connections that are cut: each runs
+// once, and is answered.
+func TestRealClientsRepeat(t *testing.T) {
+	dir := clients(t)
+	calls := repeats()
+	s := web(t, config.Config{Reliability: "all"}, map[string]object{"tee": {"binary": "tee", "mutating": true}})
+	at := strings.TrimSuffix(strings.TrimPrefix(s.url, "http://"), "/mcp")
+	process := startRemote(t, sdkProcess(t, dir, "typescript"))
+	file := filepath.Join(s.Root, "out")
+	client := &remoteClient{process, "repeats"}
+	got := client.do(object{"op": "repeat", "token": s.Token(t, object{"sub": "alice"}), "url": "http://" + cutter(t, "tcp", at, 6000).String() + "/mcp", "calls": calls, "file": file})
+	checkOnce(t, file, calls, got.Cuts)
+}
+
 // A client whose streams are cut makes its call again, under a new id, with the same
 // key or in the same turn: each runs once, and the answer comes.
-// TOOLD_TEST_REPEATS is how many calls there are of each kind.
 func TestRepeatedCallsRunOnce(t *testing.T) {
-	calls := 40
-	if n, err := strconv.Atoi(os.Getenv("TOOLD_TEST_REPEATS")); err == nil {
-		calls = n
-	}
+	calls := repeats()
 	s := web(t, config.Config{Reliability: "all"}, map[string]object{"tee": {"binary": "tee", "mutating": true}})
 	token := s.Token(t, object{"sub": "alice"})
 	at := strings.TrimSuffix(strings.TrimPrefix(s.url, "http://"), "/mcp")
@@ -198,27 +242,7 @@ func TestRepeatedCallsRunOnce(t *testing.T) {
 					break
 				}
 			}
-			b, err := os.ReadFile(out)
-			if err != nil {
-				t.Fatal(err)
-			}
-			times := map[string]int{}
-			for line := range strings.Lines(string(b)) {
-				times[strings.TrimSpace(line)]++
-			}
-			lost, twice := 0, 0
-			for i := range calls {
-				switch n := times[strconv.Itoa(i)]; {
-				case n == 0:
-					lost++
-				case n > 1:
-					twice++
-				}
-			}
-			t.Logf("%d calls, %d cuts: %d lost, %d ran twice", calls, cuts, lost, twice)
-			if lost > 0 || twice > 0 || cuts == 0 {
-				t.Errorf("%d calls, %d cuts: %d lost, %d ran twice", calls, cuts, lost, twice)
-			}
+			checkOnce(t, out, calls, cuts)
 		})
 	}
 }

@@ -3,6 +3,10 @@
 //
 //   {"client": ID, "op": "open", "token": TOKEN, "url": URL}
 //   {"client": ID, "op": "open", "token": TOKEN, "command": [COMMAND, ARGS...]}
+//   {"client": ID, "op": "repeat", "token": TOKEN, "url": URL, "calls": N, "file": FILE}
+//
+// The last appends N lines to FILE by as many calls over connections that break: each is
+// made again, by a new client where need be, until it is answered.
 import readline from 'node:readline'
 import { createRequire } from 'node:module'
 import { pathToFileURL } from 'node:url'
@@ -46,12 +50,48 @@ async function open({ token, url, command }) {
   }
 }
 
+async function repeat({ token, url, calls, file }) {
+  let next = 0, cuts = 0
+  const failed = []
+  async function work() {
+    let client, i
+    for (;;) {
+      if (i === undefined) {
+        if (next === calls) break
+        i = next++
+      }
+      try {
+        if (!client) {
+          client = new Client({ name: 'test', version: '1' })
+          await client.connect(new StreamableHTTPClientTransport(new URL(url), {
+            requestInit: { headers: { Authorization: 'Bearer ' + token } },
+            reconnectionOptions: { initialReconnectionDelay: 10, maxReconnectionDelay: 50, reconnectionDelayGrowFactor: 1, maxRetries: 2 },
+          }), { timeout: 2000 })
+        }
+        const again = i % 2 ? { 'io.toold/turn': file + ' ' + i } : { 'io.toold/idempotencyKey': file + ' ' + i }
+        const r = await client.callTool({ name: 'tee', arguments: { args: ['-a', file], stdin: btoa(i + '\n') }, _meta: again }, undefined, { timeout: 2000 })
+        if (r.isError && r._meta?.['io.toold/error']?.retriable) continue
+        if (r.isError || r.content.map((c) => c.text).join('') !== i + '\n') failed.push(i + ': ' + JSON.stringify(r))
+        i = undefined
+      } catch {
+        cuts++
+        await client?.close().catch(() => {})
+        client = undefined
+      }
+    }
+    await client?.close().catch(() => {})
+  }
+  await Promise.all(Array.from({ length: 16 }, work))
+  return { cuts, failed: failed.join('; ') }
+}
+
 const clients = {}
 for await (const line of readline.createInterface({ input: process.stdin })) {
   const q = JSON.parse(line)
   let answer = {}
   try {
     if (q.op === 'open') clients[q.client] = await open(q)
+    else if (q.op === 'repeat') answer = await repeat(q)
     else answer = await clients[q.client][q.op](q)
   } catch (e) {
     answer = { failed: String(e) }
