@@ -2,14 +2,10 @@ package host_test
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/toold/toold/host/config"
@@ -256,40 +252,4 @@ func TestJobOutputIsBounded(t *testing.T) {
 	if got := jobOf(t, d.Socket, jobs[3]); got.Stdout != "" || got.Note == "" {
 		t.Errorf("where none are kept: %+v", got)
 	}
-}
-
-// Who is told that a job has ended may end the daemon: its output is on the disk then.
-func TestJobOutputIsKeptBeforeTheEndIsSaid(t *testing.T) {
-	c, output := outputDaemon(t, config.SessionsConfig{})
-	d := hosttest.Start(t, c)
-	in := value[[]string](t, d.Socket, "", "[session.owner, session.id]")
-	id := newExecution()
-	sum := sha256.Sum256([]byte(in[0] + "\x00" + id))
-	// The daemon waits here, as on a slow disk, until somebody reads: it is more than a
-	// pipe holds.
-	fifo := filepath.Join(output, in[1]+"."+hex.EncodeToString(sum[:16])+".new")
-	if err := os.MkdirAll(output, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if a := ask(t, d.Socket, M{"toolId": "sh", "executionId": id, "payload": M{"args": []string{"-c", "head -c 100000 /dev/zero | tr '\\0' x; echo kept"}}, "background": true}); a.Status != "success" {
-		t.Fatalf("%s", a.raw)
-	}
-	f, err := os.Open(fifo)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	state := func() string {
-		return value[string](t, d.Socket, "", fmt.Sprintf("jobs.filter(j, j.id == %q)[0].state", id))
-	}
-	if got := state(); got != "running" {
-		t.Errorf("while its output is written it is %s", got)
-	}
-	if b, err := io.ReadAll(f); err != nil || !bytes.Contains(b, []byte("kept\n")) {
-		t.Errorf("%.200q, %v", b, err)
-	}
-	until(t, "the job ends", func() bool { return state() == "done" })
 }

@@ -1,9 +1,13 @@
 package job
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/toold/toold/host/events"
@@ -47,5 +51,39 @@ func TestJobsAreBounded(t *testing.T) {
 	}
 	if n := len(table.List("me", false)); n != maxFinished {
 		t.Errorf("%d jobs are kept", n)
+	}
+}
+
+// logged is a log that calls a function for each record.
+type logged struct {
+	slog.Handler
+	record func()
+}
+
+func (l logged) Handle(context.Context, slog.Record) error { l.record(); return nil }
+
+// TestOutputIsKeptBeforeTheEndIsSaid: whoever hears that a job has ended may stop the
+// daemon, so its output is written before that.
+func TestOutputIsKeptBeforeTheEndIsSaid(t *testing.T) {
+	inTheWay := filepath.Join(t.TempDir(), "output")
+	if err := os.WriteFile(inTheWay, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var j *Job
+	writes := 0
+	log := slog.New(logged{slog.NewTextHandler(io.Discard, nil), func() { // it cannot be written, and that is logged
+		if writes++; j.Done() {
+			t.Error("the job had ended before its output was written")
+		}
+	}})
+	table := NewTable(Config{Events: &events.Hub{}, Log: log, Dir: inTheWay, Output: 1 << 20})
+	j, err := table.New(Spec{ID: "1", Owner: "me", Session: "s", Tool: "t", Persist: true}, func(error) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.Admit()
+	j.End(&wire.Result{Ran: true, Stdout: []byte("kept")})
+	if writes != 1 || !j.Done() {
+		t.Errorf("its output was written %d times, ended: %v", writes, j.Done())
 	}
 }
