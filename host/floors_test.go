@@ -71,6 +71,7 @@ var floors = []floor{
 	{"host/config", 1, nil, "programs that only dial read it too: it links nothing of the host but the JSON reader"},
 	{"host/hostrule", 0, std, "it compares hosts, and reaches none: the standard library only"},
 	{"host/regular", 0, std, "every layer opens its files with it: the standard library only"},
+	{"host/beneath", 0, []string{"host/fault", "golang.org/x/sys/unix"}, "it opens folders and says where they are: the codes and system calls only"},
 	{"host/inode", 0, std, "it says which file one is, and reads none: the standard library only"},
 	{"host/trust", 0, []string{"host/regular", "host/fault", "host/hostrule", "host/inode"}, "it makes authorities and the files that name them, and reads no request: the standard library, the codes, the comparison of hosts and of files only"},
 	{"host/sshkey", 0, []string{"host/regular", "host/hostrule", "golang.org/x/crypto/ssh", "golang.org/x/crypto/ssh/agent", "golang.org/x/crypto/ssh/knownhosts"}, "it logs in and signs with keys, and connects to no host: the library of ssh and the comparison of hosts only"},
@@ -101,7 +102,7 @@ var floors = []floor{
 
 	{"host/events", 1, []string{"host/fault"}, "it tells watchers what happens, and asks nobody: the standard library and the codes only"},
 
-	{"host/callback", 3, []string{"host/confine", "host/fault", "host/strictjson", "host/wire", "host/wire/callbacks", "golang.org/x/sys/unix"}, "it relays between a run and its caller's connection, and knows nothing of tools"},
+	{"host/callback", 3, []string{"host/beneath", "host/fault", "host/strictjson", "host/wire", "host/wire/callbacks", "golang.org/x/sys/unix"}, "it relays between a run and its caller's connection, and knows nothing of tools"},
 	{"host/server", 3, nil, "connections know frames, never tools"},
 	{"host/identity", 3, nil, "who calls is known before what they call"},
 	{"host/journal", 1, []string{"host/regular", "host/fault"}, "it keeps records in files, and knows nothing of what runs: the standard library and the codes only"},

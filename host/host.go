@@ -20,6 +20,7 @@ import (
 
 	"github.com/toold/toold/host/approval"
 	"github.com/toold/toold/host/audit"
+	"github.com/toold/toold/host/beneath"
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/catalog"
 	"github.com/toold/toold/host/config"
@@ -325,7 +326,7 @@ func (h *Host) Reload(next config.Config, err error) error {
 func resolveRoots(log *slog.Logger, c *config.Config) {
 	resolve := func(roots []string) {
 		for i, root := range roots {
-			if real, err := confine.ResolveRoots([]string{root}); err == nil {
+			if real, err := beneath.Resolve([]string{root}); err == nil {
 				roots[i] = real[0]
 			} else {
 				log.Warn("root cannot be used", "root", root, "error", err)

@@ -26,7 +26,7 @@ import (
 
 	"github.com/toold/toold/host/approval"
 	"github.com/toold/toold/host/arguments"
-	"github.com/toold/toold/host/confine"
+	"github.com/toold/toold/host/beneath"
 	"github.com/toold/toold/host/discovery"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/identity"
@@ -568,7 +568,7 @@ func (c Callbacks) allow(list []abi.Callback, roots []string) ([]abi.Callback, e
 			return nil, fmt.Errorf("callbacks: %q is no name of its own for a program of kind %q", by.Name, by.Kind)
 		case hook != (by.Path != ""):
 			return nil, fmt.Errorf("callbacks: %q: hooks have a path, and nothing else has", by.Name)
-		case hook && (!filepath.IsAbs(by.Path) || filepath.Clean(by.Path) != by.Path || !slices.ContainsFunc(roots, func(root string) bool { return confine.Beneath(root, by.Path) })):
+		case hook && (!filepath.IsAbs(by.Path) || filepath.Clean(by.Path) != by.Path || !slices.ContainsFunc(roots, func(root string) bool { return beneath.Has(root, by.Path) })):
 			return nil, fmt.Errorf("callbacks: the path of %q is not beneath the roots", by.Name)
 		}
 		names[by.Name] = true

@@ -51,7 +51,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/toold/toold/host/confine"
+	"github.com/toold/toold/host/beneath"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/wire"
@@ -409,7 +409,7 @@ func (r *Relay) request(p []byte) (shim Shim, q callbacks.Request, err error) {
 
 // beneath reports whether path is an absolute one beneath a root, without detours.
 func (r *Relay) beneath(path string) bool {
-	return filepath.IsAbs(path) && filepath.Clean(path) == path && slices.ContainsFunc(r.config.Roots, func(root string) bool { return confine.Beneath(root, path) })
+	return filepath.IsAbs(path) && filepath.Clean(path) == path && slices.ContainsFunc(r.config.Roots, func(root string) bool { return beneath.Has(root, path) })
 }
 
 // resolve is path, an existing one beneath a root, without links. It reports false
@@ -418,13 +418,13 @@ func (r *Relay) resolve(path string) (string, bool) {
 	if !r.beneath(path) {
 		return "", false
 	}
-	real, err := confine.RealPath(path)
+	real, err := beneath.RealPath(path)
 	if err != nil {
 		return "", false
 	}
 	for _, root := range r.config.Roots {
-		at, err := confine.RealPath(root)
-		if err != nil || !confine.Beneath(root, path) || !confine.Beneath(at, real) {
+		at, err := beneath.RealPath(root)
+		if err != nil || !beneath.Has(root, path) || !beneath.Has(at, real) {
 			continue
 		}
 		if rest, err := filepath.Rel(at, real); err == nil {
@@ -442,9 +442,9 @@ func (r *Relay) stays(path string) bool {
 		return false
 	}
 	if clean != path && strings.Contains(path, "..") { // behind a link that leads elsewhere
-		if real, err := confine.RealPath(path); err != nil {
+		if real, err := beneath.RealPath(path); err != nil {
 			return false
-		} else if same, err := confine.RealPath(clean); err != nil || same != real {
+		} else if same, err := beneath.RealPath(clean); err != nil || same != real {
 			return false
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/toold/toold/host/confine"
+	"github.com/toold/toold/host/beneath"
 	"github.com/toold/toold/host/disk"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/guest"
@@ -459,7 +459,7 @@ func (v *candidate) checkRoots() error {
 		if real, err := filepath.EvalSymlinks(r); err == nil {
 			r = real // the host's roots are resolved as well
 		}
-		if !slices.ContainsFunc(roots, func(host string) bool { return confine.Beneath(filepath.Clean(host), r) }) {
+		if !slices.ContainsFunc(roots, func(host string) bool { return beneath.Has(filepath.Clean(host), r) }) {
 			return broken("tool %s narrows its roots to %s, which is beneath none of this host's (%s); name a folder beneath one of them, or start toold with --root %s", v.name, r, strings.Join(roots, ", "), r)
 		}
 	}

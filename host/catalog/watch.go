@@ -14,7 +14,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
-	"github.com/toold/toold/host/confine"
+	"github.com/toold/toold/host/beneath"
 	"github.com/toold/toold/host/disk"
 	"github.com/toold/toold/host/tools"
 )
@@ -230,7 +230,7 @@ func (w *watcher) follow() {
 	for name, dirs := range w.owned() {
 		for _, dir := range dirs {
 			real := realPath(dir)
-			if real == w.tools || real == w.restricted || !(w.tools != "" && confine.Beneath(w.tools, real)) && !(w.restricted != "" && confine.Beneath(w.restricted, real)) {
+			if real == w.tools || real == w.restricted || !(w.tools != "" && beneath.Has(w.tools, real)) && !(w.restricted != "" && beneath.Has(w.restricted, real)) {
 				continue // watched anyway, or outside
 			}
 			if f := add(real); f != nil && !(len(f.owners) > 0 && f.owners[len(f.owners)-1] == name) {

@@ -8,14 +8,12 @@
 // Bounds.Exec and its own program name, reads nothing of Bounds.Hide, changes no
 // attributes of others' files, signals nobody outside of the run, and connects
 // only as package egress lets it. What this system cannot enforce, Confinement
-// says, and every other thing holds all the same. OpenBeneath opens a folder that
-// lies beneath a root, whatever is swapped while it looks.
+// says, and every other thing holds all the same.
 //
 // It starts and ends no process, and does not see to it that what ran is gone:
 // that is package process, whose supervisors call it on the thread that starts a
 // child. Nor does it keep anybody from reading what is not hidden. Packages above
-// use its words (Level, Status, Interpreter, UserID), and OpenBeneath, ResolveRoots
-// and Beneath for paths of their own.
+// use its words (Level, Status, Interpreter, UserID).
 //
 // What it does to running programs is tested in package process, which runs some.
 package confine

@@ -7,13 +7,15 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/beneath"
 )
 
 // interpreter is the ELF interpreter that the file path names; "" when it
 // names none, or is no ELF file.
 func interpreter(path string) (string, error) {
 	// Without O_NONBLOCK a FIFO would wait for its writer.
-	fd, err := ignoringEINTR(func() (int, error) {
+	fd, err := beneath.RetryEINTR(func() (int, error) {
 		return unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
@@ -27,7 +29,7 @@ func interpreter(path string) (string, error) {
 type preader int
 
 func (fd preader) ReadAt(p []byte, off int64) (int, error) {
-	n, err := ignoringEINTR(func() (int, error) { return unix.Pread(int(fd), p, off) })
+	n, err := beneath.RetryEINTR(func() (int, error) { return unix.Pread(int(fd), p, off) })
 	if err == nil && n < len(p) {
 		err = io.EOF
 	}

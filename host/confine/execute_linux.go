@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/toold/toold/host/beneath"
 	"github.com/toold/toold/host/seccomp"
 )
 
@@ -49,19 +50,19 @@ func idOf(st *unix.Stat_t) fileID { return fileID{uint64(st.Dev), st.Ino} }
 
 // canWrite reports whether the run may change what is at path, or in it.
 func (g *grants) canWrite(path string) bool {
-	return slices.ContainsFunc(g.write, func(dir string) bool { return Beneath(dir, path) })
+	return slices.ContainsFunc(g.write, func(dir string) bool { return beneath.Has(dir, path) })
 }
 
 // hides reports whether what is at path is kept from being read, or listed.
 func (g *grants) hides(path string) bool {
-	return g.leads[path] || isDevice(path) || slices.ContainsFunc(g.hidden, func(dir string) bool { return Beneath(dir, path) })
+	return g.leads[path] || isDevice(path) || slices.ContainsFunc(g.hidden, func(dir string) bool { return beneath.Has(dir, path) })
 }
 
 // isDevice reports whether path is one of a device. Those that every tool may use are
 // granted one by one (openDevices): others are what people type into terminals, and the
 // disks beneath all files.
 func isDevice(path string) bool {
-	return strings.HasPrefix(path, devices+"/") && !Beneath(devices+"/shm", path)
+	return strings.HasPrefix(path, devices+"/") && !beneath.Has(devices+"/shm", path)
 }
 
 const devices = "/dev"
@@ -72,7 +73,7 @@ func (g *grants) holdsProgram(path string) bool {
 	if unix.Stat(path, &st) == nil && g.programs[idOf(&st)] {
 		return true
 	}
-	return slices.ContainsFunc(g.folders, func(dir string) bool { return Beneath(dir, path) })
+	return slices.ContainsFunc(g.folders, func(dir string) bool { return beneath.Has(dir, path) })
 }
 
 // isLoader reports whether the program at path is an ELF interpreter, by its
@@ -95,7 +96,7 @@ func (g *grants) refusal(p *found, argv []string) string {
 	case g.programs[id]:
 	case shell:
 		return RefusedShell
-	case !slices.ContainsFunc(g.folders, func(dir string) bool { return Beneath(dir, p.path) }):
+	case !slices.ContainsFunc(g.folders, func(dir string) bool { return beneath.Has(dir, p.path) }):
 		return RefusedProgram
 	}
 	if p.exposed && !g.canWrite(p.path) {

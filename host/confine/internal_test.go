@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/toold/toold/host/beneath"
 	"github.com/toold/toold/host/seccomp"
 )
 
@@ -163,7 +164,7 @@ func TestOpenSame(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	fd, err := openResolved(base + "/in")
+	fd, err := beneath.OpenResolved(base + "/in")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,8 @@ import (
 	"errors"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/beneath"
 )
 
 const (
@@ -47,7 +49,7 @@ func openDevices() (fds []int) {
 // openPath opens path, whatever it is, only to name it. Links are followed
 // without O_NOFOLLOW.
 func openPath(path string, flags int) (int, error) {
-	return ignoringEINTR(func() (int, error) { return unix.Open(path, unix.O_PATH|unix.O_CLOEXEC|flags, 0) })
+	return beneath.RetryEINTR(func() (int, error) { return unix.Open(path, unix.O_PATH|unix.O_CLOEXEC|flags, 0) })
 }
 
 // renounce takes from the calling thread, and what it starts, for good what no

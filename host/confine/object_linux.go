@@ -5,6 +5,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/beneath"
 )
 
 // ObjectOf returns a text for the file that f has open: another one has another
@@ -12,7 +14,7 @@ import (
 // the same.
 func ObjectOf(f *os.File) (string, error) {
 	var st unix.Statx_t
-	_, err := ignoringEINTR(func() (int, error) {
+	_, err := beneath.RetryEINTR(func() (int, error) {
 		return 0, unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_BTIME, &st)
 	})
 	if err != nil {

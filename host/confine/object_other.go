@@ -7,13 +7,15 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/beneath"
 )
 
 // ObjectOf returns a text for the file that f has open: another one that is there at
 // the same time has another text.
 func ObjectOf(f *os.File) (string, error) {
 	var st unix.Stat_t
-	if _, err := ignoringEINTR(func() (int, error) { return 0, unix.Fstat(int(f.Fd()), &st) }); err != nil {
+	if _, err := beneath.RetryEINTR(func() (int, error) { return 0, unix.Fstat(int(f.Fd()), &st) }); err != nil {
 		return "", &os.PathError{Op: "fstat", Path: f.Name(), Err: err}
 	}
 	return fmt.Sprintf("dev %d ino %d", st.Dev, st.Ino), nil

@@ -13,6 +13,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/beneath"
 )
 
 const (
@@ -58,7 +60,7 @@ type stamp struct {
 func look(path string, timed bool) stamp {
 	s := stamp{path: path, timed: timed}
 	var st unix.Stat_t
-	if _, err := ignoringEINTR(func() (int, error) { return 0, unix.Stat(path, &st) }); err == nil {
+	if _, err := beneath.RetryEINTR(func() (int, error) { return 0, unix.Stat(path, &st) }); err == nil {
 		s.dev, s.ino = uint64(st.Dev), st.Ino
 		if timed {
 			s.sec, s.nsec = st.Mtim.Unix()
@@ -176,7 +178,7 @@ func (b *builder) build(s *Rulesets, of confinement) (step string, err error) {
 	for _, folder := range Split([]byte(of.write)) {
 		b.note(folder, false)
 		b.grants.write = append(b.grants.write, folder)
-		fd, err := openNoLinks(folder)
+		fd, err := beneath.OpenNoLinks(folder)
 		if missing(err) {
 			continue
 		}
@@ -337,7 +339,7 @@ func (b *builder) allReadableBut(hide []string) (text string) {
 	}
 	b.grants.hidden, b.grants.leads = hidden, leads
 	isHidden := func(path string) bool {
-		return isDevice(path) || slices.ContainsFunc(hidden, func(h string) bool { return Beneath(h, path) })
+		return isDevice(path) || slices.ContainsFunc(hidden, func(h string) bool { return beneath.Has(h, path) })
 	}
 	for _, dir := range slices.Sorted(maps.Keys(leads)) {
 		if isHidden(dir) {

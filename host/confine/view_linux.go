@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/beneath"
 )
 
 // View is what the runs of one supervisor see of the file system. It grows with
@@ -129,7 +131,7 @@ func (v *View) empty(dir string) error {
 	if v.looking {
 		return errChange
 	}
-	fd, err := openResolved(dir)
+	fd, err := beneath.OpenResolved(dir)
 	if err != nil {
 		return err
 	}
@@ -157,7 +159,7 @@ type seen struct {
 
 func seenAt(dir int, path string, flags int) (seen, error) {
 	var st unix.Statx_t
-	_, err := ignoringEINTR(func() (int, error) {
+	_, err := beneath.RetryEINTR(func() (int, error) {
 		return 0, unix.Statx(dir, path, flags, unix.STATX_MNT_ID|unix.STATX_INO|unix.STATX_TYPE, &st)
 	})
 	if err == nil && st.Mask&unix.STATX_MNT_ID == 0 {
@@ -237,7 +239,7 @@ func (v *View) prepare(b *Bounds) error {
 	}
 	add("hide", v.hide, Split(b.Hide)...)
 	write := Split(b.Write)
-	if !slices.ContainsFunc(write, func(dir string) bool { return Beneath(dir, b.Dir) }) {
+	if !slices.ContainsFunc(write, func(dir string) bool { return beneath.Has(dir, b.Dir) }) {
 		if _, _, ok := v.under(b.Dir); ok {
 			write = append(write, b.Dir) // Landlock keeps it from being written
 		}
@@ -301,7 +303,7 @@ func (v *View) bindData(path string) error {
 // under is the innermost cover that path lies beneath, and the way from there.
 func (v *View) under(path string) (dir, rest string, ok bool) {
 	for c := range v.covers {
-		if len(c) >= len(dir) && path != c && Beneath(c, path) {
+		if len(c) >= len(dir) && path != c && beneath.Has(c, path) {
 			dir, ok = c, true
 		}
 	}
@@ -323,7 +325,7 @@ func (v *View) behind(path string, flags int) (int, error) {
 		flags |= unix.O_PATH | unix.O_CLOEXEC
 		fd, err := unix.Openat2(v.covers[dir].fd, rest, &unix.OpenHow{Flags: uint64(flags), Resolve: unix.RESOLVE_NO_MAGICLINKS})
 		if err == unix.ENOSYS { // on the thread that a filter is on
-			fd, err = walk(v.covers[dir].fd, rest, flags)
+			fd, err = beneath.Walk(v.covers[dir].fd, rest, flags)
 		}
 		return fd, err
 	}
@@ -494,7 +496,7 @@ func (v *View) block(socket string) error {
 // Open opens the folder path through the mounts of the view. It must be the one
 // that fd is of, which may come from other mounts.
 func (*View) Open(path string, fd int) (int, error) {
-	dir, err := openNoLinks(path)
+	dir, err := beneath.OpenNoLinks(path)
 	if err != nil {
 		return -1, err
 	}

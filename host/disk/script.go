@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/toold/toold/host/beneath"
 	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/inode"
 	"github.com/toold/toold/host/regular"
@@ -290,7 +291,7 @@ func (p *Program) exposed(roots []string) (file, root string) {
 	for _, file := range paths {
 		for _, way := range ways(file) {
 			for _, root := range roots {
-				if confine.Beneath(root, way) {
+				if beneath.Has(root, way) {
 					return file, root
 				}
 			}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/toold/toold/host/beneath"
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/fault"
@@ -63,7 +64,7 @@ func (e *Executor) confine(p *call.Pinned, home string, exec []string) process.C
 	}
 	slices.Sort(show)
 	for _, file := range e.CertificateFiles() {
-		if !isSystems(file) && !slices.ContainsFunc(show, func(dir string) bool { return confine.Beneath(dir, file) }) {
+		if !isSystems(file) && !slices.ContainsFunc(show, func(dir string) bool { return beneath.Has(dir, file) }) {
 			hide = append(hide, file)
 		}
 	}
@@ -87,7 +88,7 @@ func isSystems(file string) bool {
 	if real, err := filepath.EvalSymlinks(file); err == nil {
 		file = real
 	}
-	return slices.ContainsFunc(systemCertificates, func(dir string) bool { return confine.Beneath(dir, file) })
+	return slices.ContainsFunc(systemCertificates, func(dir string) bool { return beneath.Has(dir, file) })
 }
 
 func environ(env map[string]string) []string {

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/arguments"
+	"github.com/toold/toold/host/beneath"
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/discovery"
@@ -334,7 +335,7 @@ func (p *Pipeline) admit(ctx context.Context, q call.Request, caller identity.Ca
 func place(p call.Pinned, roots []string) (call.Pinned, error) {
 	p.Roots = roots
 	if narrower := p.Tool.Def.Roots; len(narrower) > 0 {
-		real, err := confine.ResolveRoots(narrower)
+		real, err := beneath.Resolve(narrower)
 		if err != nil {
 			return p, fault.Errorf(fault.ToolBroken, "roots of tool %s: %w", p.Call.Tool, err)
 		}
@@ -350,7 +351,7 @@ func place(p call.Pinned, roots []string) (call.Pinned, error) {
 	if cwd == "" && !needs {
 		return p, nil
 	}
-	dir, path, err := confine.OpenBeneath(p.Roots, cwd)
+	dir, path, err := beneath.Open(p.Roots, cwd)
 	if err != nil {
 		if needs {
 			return p, err
@@ -373,9 +374,9 @@ func intersect(a, b []string) []string {
 	for _, x := range a {
 		for _, y := range b {
 			switch {
-			case confine.Beneath(x, y):
+			case beneath.Has(x, y):
 				add(y)
-			case confine.Beneath(y, x):
+			case beneath.Has(y, x):
 				add(x)
 			}
 		}

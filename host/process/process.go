@@ -56,6 +56,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/toold/toold/host/beneath"
 	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/fault"
 )
@@ -100,7 +101,7 @@ type Command struct {
 	// Dir is the working folder, absolute. It must lie beneath one of Roots.
 	Dir string
 	// Roots are the folders that Dir may lie in, absolute and free of
-	// symbolic links (ResolveRoots): a link could be swapped by whoever may
+	// symbolic links (beneath.Resolve): a link could be swapped by whoever may
 	// write above it.
 	Roots []string
 	// Folder, unless empty, is what confine.ObjectOf said of Dir: another folder in its
@@ -259,7 +260,7 @@ func (r *Runner) Run(ctx context.Context, c Command) (Exit, error) {
 	if ctx.Err() != nil {
 		return Exit{}, c.ended(ctx)
 	}
-	dir, path, err := confine.OpenBeneath(c.Roots, c.Dir)
+	dir, path, err := beneath.Open(c.Roots, c.Dir)
 	if err != nil {
 		return Exit{}, err
 	}

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"unicode/utf8"
 
-	"github.com/toold/toold/host/confine"
+	"github.com/toold/toold/host/beneath"
 	"github.com/toold/toold/pdk/abi"
 )
 
@@ -264,7 +264,7 @@ func (r *repoReader) workTree(gitDir string, entries []abi.ConfigEntry) (last st
 func (r *repoReader) rootOf(p string) string {
 	best := ""
 	for _, root := range r.roots {
-		if confine.Beneath(root, p) && len(root) > len(best) {
+		if beneath.Has(root, p) && len(root) > len(best) {
 			best = root
 		}
 	}
@@ -463,7 +463,7 @@ func evalSymlinks(p string) (string, error) {
 	if isLinkFree(p) {
 		return p, nil
 	}
-	return confine.RealPath(p)
+	return beneath.RealPath(p)
 }
 
 // isLinkFree reports whether the kernel can tell at once that p leads through no link.
@@ -476,7 +476,7 @@ func (r *repoReader) resolve(p string) (string, error) {
 		if r.resolved++; r.resolved > maxResolved {
 			return "", fmt.Errorf("%s is one symbolic link too many to look at", p)
 		}
-		q, err = confine.RealPath(p)
+		q, err = beneath.RealPath(p)
 	}
 	if errors.Is(err, syscall.ENOTDIR) {
 		err = fs.ErrNotExist // To git it is the same.

@@ -1,6 +1,6 @@
 //go:build unix && !linux
 
-package confine
+package beneath
 
 import (
 	"os"
@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const openFolder = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NONBLOCK | unix.O_CLOEXEC
+const OpenFolder = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NONBLOCK | unix.O_CLOEXEC
 
 // pathOf is where the open folder f was when it was opened by its name.
 func pathOf(f *os.File) (string, error) {
@@ -19,4 +19,4 @@ func pathOf(f *os.File) (string, error) {
 // RealPath is filepath.EvalSymlinks here.
 func RealPath(path string) (string, error) { return filepath.EvalSymlinks(path) }
 
-func openResolved(string) (int, error) { return -1, unix.ENOSYS }
+func OpenResolved(string) (int, error) { return -1, unix.ENOSYS }

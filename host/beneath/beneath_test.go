@@ -1,6 +1,6 @@
 //go:build linux
 
-package confine_test
+package beneath_test
 
 import (
 	"errors"
@@ -11,11 +11,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/toold/toold/host/confine"
+	"github.com/toold/toold/host/beneath"
 	"github.com/toold/toold/host/fault"
 )
 
-func TestOpenBeneath(t *testing.T) {
+func TestOpen(t *testing.T) {
 	base, err := filepath.EvalSymlinks(t.TempDir())
 	must(t, err)
 	for _, dir := range []string{"root/a/b", "root2", "root-not", "outside/in"} {
@@ -92,7 +92,7 @@ func TestOpenBeneath(t *testing.T) {
 			if !ok {
 				dir = base + "/" + tt.dir
 			}
-			f, path, err := confine.OpenBeneath(roots, dir)
+			f, path, err := beneath.Open(roots, dir)
 			if err == nil {
 				defer f.Close()
 			}
@@ -120,25 +120,25 @@ func TestOpenBeneath(t *testing.T) {
 }
 
 // What is there outside cannot be told from what is not.
-func TestOpenBeneathTellsNothing(t *testing.T) {
+func TestOpenTellsNothing(t *testing.T) {
 	base := t.TempDir()
 	must(t, os.Mkdir(base+"/root", 0o755))
 	must(t, os.Mkdir(base+"/out", 0o755))
-	_, _, there := confine.OpenBeneath([]string{base + "/root"}, base+"/out")
-	_, _, gone := confine.OpenBeneath([]string{base + "/root"}, base+"/tuo")
+	_, _, there := beneath.Open([]string{base + "/root"}, base+"/out")
+	_, _, gone := beneath.Open([]string{base + "/root"}, base+"/tuo")
 	if strings.Replace(there.Error(), "/out", "/tuo", 1) != gone.Error() {
 		t.Errorf("%v, but %v", there, gone)
 	}
 }
 
-func TestResolveRoots(t *testing.T) {
+func TestResolve(t *testing.T) {
 	base := t.TempDir()
 	must(t, os.Symlink("/", base+"/root"))
-	roots, err := confine.ResolveRoots([]string{base + "/root"})
+	roots, err := beneath.Resolve([]string{base + "/root"})
 	if err != nil || len(roots) != 1 || roots[0] != "/" {
 		t.Errorf("%q, %v", roots, err)
 	}
-	if _, err := confine.ResolveRoots([]string{base + "/nothing"}); err == nil {
+	if _, err := beneath.Resolve([]string{base + "/nothing"}); err == nil {
 		t.Error("a root that is missing was resolved")
 	}
 }

@@ -1,6 +1,9 @@
 //go:build unix
 
-package confine
+// Package beneath keeps paths beneath roots: the folders that calls may work in. What is
+// opened or resolved here is judged by where it is, not by its name, so that neither a
+// link nor a folder that is swapped leads out.
+package beneath
 
 import (
 	"errors"
@@ -15,7 +18,7 @@ import (
 	"github.com/toold/toold/host/fault"
 )
 
-// OpenBeneath opens the folder dir and returns it with its path free of
+// Open opens the folder dir and returns it with its path free of
 // symbolic links, when it is one of roots or lies beneath one. The folder is
 // opened first, links and all, and judged afterwards by where the open folder
 // is: its parents are walked upwards until one is a root. So a link that
@@ -23,12 +26,12 @@ import (
 // or links in between changes nothing.
 //
 // A root is opened without following any symbolic link, since whoever may
-// write above a root could turn it into a link to anywhere: see ResolveRoots.
+// write above a root could turn it into a link to anywhere: see Resolve.
 //
 // The error is INVALID_PAYLOAD and the same for a folder that is missing, is
 // none, cannot be opened or lies outside: nobody learns from it what is there
 // outside the roots. It is OVERLOADED where the host has no room to look.
-func OpenBeneath(roots []string, dir string) (*os.File, string, error) {
+func Open(roots []string, dir string) (*os.File, string, error) {
 	if dir == "" {
 		return nil, "", fault.Errorf(fault.InvalidPayload, "cwd is missing: name a folder beneath %s", strings.Join(roots, ", "))
 	}
@@ -43,8 +46,8 @@ func OpenBeneath(roots []string, dir string) (*os.File, string, error) {
 	}
 	// A folder that is named without any link is where its name says, and where
 	// a root's name is a part of that, beneath that root.
-	if dir == filepath.Clean(dir) && slices.ContainsFunc(roots, func(root string) bool { return Beneath(root, dir) }) {
-		if fd, err := openResolved(dir); err == nil {
+	if dir == filepath.Clean(dir) && slices.ContainsFunc(roots, func(root string) bool { return Has(root, dir) }) {
+		if fd, err := OpenResolved(dir); err == nil {
 			return os.NewFile(uintptr(fd), dir), dir, nil
 		}
 	}
@@ -54,7 +57,7 @@ func OpenBeneath(roots []string, dir string) (*os.File, string, error) {
 		return refuse(trouble, err)
 	}
 
-	fd, err := ignoringEINTR(func() (int, error) { return unix.Open(dir, openFolder, 0) })
+	fd, err := RetryEINTR(func() (int, error) { return unix.Open(dir, OpenFolder, 0) })
 	if err != nil {
 		return refuse(trouble, err)
 	}
@@ -81,7 +84,7 @@ func OpenBeneath(roots []string, dir string) (*os.File, string, error) {
 			return f, real, nil
 		}
 		last = here
-		next, err := ignoringEINTR(func() (int, error) { return unix.Openat(at, "..", openFolder, 0) })
+		next, err := RetryEINTR(func() (int, error) { return unix.Openat(at, "..", OpenFolder, 0) })
 		if err != nil {
 			f.Close()
 			return refuse(trouble, err)
@@ -108,7 +111,7 @@ func identify(fd int) (folderID, error) {
 func openRoots(roots []string) (known []folderID, trouble string, release func(), last error) {
 	var fds []int
 	for _, root := range roots {
-		fd, err := openNoLinks(root)
+		fd, err := OpenNoLinks(root)
 		if err == nil {
 			fds = append(fds, fd)
 			var i folderID
@@ -127,16 +130,16 @@ func openRoots(roots []string) (known []folderID, trouble string, release func()
 	return known, trouble, release, last
 }
 
-// Beneath reports whether path is root or lies in it, by their names alone. Both
+// Has reports whether path is root or lies in it, by their names alone. Both
 // are clean and absolute.
-func Beneath(root, path string) bool {
+func Has(root, path string) bool {
 	return path == root || strings.HasPrefix(path, strings.TrimSuffix(root, "/")+"/")
 }
 
-// ResolveRoots returns roots absolute and free of symbolic links. It is meant
+// Resolve returns roots absolute and free of symbolic links. It is meant
 // to be called once, when roots are read from a configuration that only the
 // operator writes.
-func ResolveRoots(roots []string) ([]string, error) {
+func Resolve(roots []string) ([]string, error) {
 	out := make([]string, 0, len(roots))
 	for _, root := range roots {
 		abs, err := filepath.Abs(root)
@@ -154,34 +157,34 @@ func ResolveRoots(roots []string) ([]string, error) {
 
 var errLink = errors.New("it is reached through a symbolic link: name the folder that the link stands for")
 
-// openNoLinks opens the folder path and follows no symbolic link.
-func openNoLinks(path string) (int, error) {
+// OpenNoLinks opens the folder path and follows no symbolic link.
+func OpenNoLinks(path string) (int, error) {
 	if !filepath.IsAbs(path) {
 		return -1, errors.New("it is not an absolute path")
 	}
 	// In one step where the kernel can. Otherwise, and to say what is wrong,
 	// one component after the other.
-	if fd, err := openResolved(path); err == nil {
+	if fd, err := OpenResolved(path); err == nil {
 		return fd, nil
 	}
-	top, err := ignoringEINTR(func() (int, error) { return unix.Open("/", openFolder, 0) })
+	top, err := RetryEINTR(func() (int, error) { return unix.Open("/", OpenFolder, 0) })
 	if err != nil || filepath.Clean(path) == "/" {
 		return top, err
 	}
 	defer unix.Close(top)
-	return walk(top, filepath.Clean(path)[1:], openFolder)
+	return Walk(top, filepath.Clean(path)[1:], OpenFolder)
 }
 
-// walk opens what path is from the folder dir, with flags, and follows no symbolic link.
-func walk(dir int, path string, flags int) (int, error) {
+// Walk opens what path is from the folder dir, with flags, and follows no symbolic link.
+func Walk(dir int, path string, flags int) (int, error) {
 	fd := dir
 	for name, rest, more := "", path, true; more; {
 		name, rest, more = strings.Cut(rest, "/")
 		how := flags
 		if more {
-			how = openFolder
+			how = OpenFolder
 		}
-		next, err := ignoringEINTR(func() (int, error) { return unix.Openat(fd, name, how|unix.O_NOFOLLOW, 0) })
+		next, err := RetryEINTR(func() (int, error) { return unix.Openat(fd, name, how|unix.O_NOFOLLOW, 0) })
 		if err == unix.ENOTDIR || err == unix.ELOOP {
 			var st unix.Stat_t
 			if unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK {
@@ -199,7 +202,8 @@ func walk(dir int, path string, flags int) (int, error) {
 	return fd, nil
 }
 
-func ignoringEINTR(f func() (int, error)) (int, error) {
+// RetryEINTR calls f again as long as a signal interrupts it.
+func RetryEINTR(f func() (int, error)) (int, error) {
 	for {
 		n, err := f()
 		if err != unix.EINTR {
