@@ -3,7 +3,6 @@
 package process_test
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -16,7 +15,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -30,6 +28,7 @@ import (
 
 	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/egress"
+	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/process"
 	"github.com/toold/toold/host/trust"
 )
@@ -576,54 +575,15 @@ func TestUnixSocketOfUser(t *testing.T) {
 // A real git clones from a real sshd and pushes to it, by the name that is granted,
 // and gets to no other.
 func TestSSH(t *testing.T) {
-	sshd, err := exec.LookPath("sshd")
-	if err != nil {
-		sshd = "/usr/sbin/sshd"
+	server := hosttest.NewSSHD(t)
+	port, dir := server.Port, t.TempDir()
+	for name, from := range map[string]string{"key": server.Key, "key.pub": server.Key + ".pub"} {
+		b, err := os.ReadFile(from)
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(dir, name), b, 0o600))
 	}
-	for _, program := range []string{sshd, "/usr/bin/ssh", "/usr/bin/git", "/usr/bin/ssh-keygen"} {
-		if _, err := os.Stat(program); err != nil {
-			t.Skip(err)
-		}
-	}
-	if os.Getuid() == 0 { // what the service does
-		must(t, os.MkdirAll("/run/sshd", 0o755))
-	}
-	who, err := user.Current()
-	must(t, err)
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	_, port, _ := net.SplitHostPort(free.Addr().String())
-	free.Close()
-	server, dir := t.TempDir(), t.TempDir()
-	sh := func(script string) {
-		t.Helper()
-		cmd := exec.Command("/bin/sh", "-ec", script)
-		cmd.Dir = server
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-	}
-	sh(`ssh-keygen -q -t ed25519 -N "" -f host
-		ssh-keygen -q -t ed25519 -N "" -f ` + dir + `/key
-		cp ` + dir + `/key.pub authorized
-		printf "[localhost]:` + port + ` " | cat - host.pub > ` + dir + `/known
-		git init -q --bare -b main remote.git`)
-	must(t, os.WriteFile(server+"/config", []byte("Port "+port+"\nListenAddress 127.0.0.1\nHostKey "+server+"/host\nAuthorizedKeysFile "+server+"/authorized\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\n"), 0o600))
-	cmd := exec.Command(sshd, "-D", "-e", "-f", server+"/config")
-	stderr, err := cmd.StderrPipe()
-	must(t, err)
-	must(t, cmd.Start())
-	said := bufio.NewScanner(stderr)
-	for said.Scan() && !strings.Contains(said.Text(), "listening on") {
-		t.Log(said.Text())
-	}
-	drained := make(chan struct{})
-	go func() {
-		defer close(drained)
-		for said.Scan() {
-		}
-	}()
-	t.Cleanup(func() { cmd.Process.Kill(); <-drained; cmd.Wait() })
+	must(t, os.WriteFile(filepath.Join(dir, "known"), []byte(server.Known), 0o600))
+	server.Git(t, "init", "-q", "--bare", "-b", "main", "remote.git")
 
 	for _, most := range []confine.Level{confine.Seccomp, confine.Namespaces} {
 		r := newRunner(t, process.Config{Ready: 1, Most: most})
@@ -639,7 +599,7 @@ func TestSSH(t *testing.T) {
 				Confine: process.Confine{Write: []string{dir}, Exec: []string{"/usr/bin/git", "/usr/lib/git-core", "/usr/bin/ssh", "/bin/sh"}},
 			}, "localhost:"+port)
 		}
-		remote := "ssh://" + who.Username + "@localhost:" + port + server + "/remote.git"
+		remote := server.URL("remote.git")
 		copied := most.String()
 		if out, list := git("clone", "-q", remote, copied); strings.Contains(out, "fatal") || len(list) == 0 || list[len(list)-1].Rule != "localhost:"+port {
 			t.Fatalf("%v: clone: %s; %+v", most, out, list)
@@ -650,9 +610,11 @@ func TestSSH(t *testing.T) {
 		if out, list := git("-C", copied, "push", "-q", "origin", "HEAD:refs/heads/"+copied); out != "" {
 			t.Fatalf("%v: push: %s; %+v", most, out, list)
 		}
-		sh("git -C remote.git log -1 --format=%s " + copied + " | grep -x 'from " + copied + "'")
+		if got := server.Git(t, "-C", "remote.git", "log", "-1", "--format=%s", copied); got != "from "+copied {
+			t.Errorf("%v: the server has %q", most, got)
+		}
 		for _, other := range []string{"nowhere.example:" + port, "192.0.2.1:" + port, "localhost:1"} {
-			out, list := git("ls-remote", "ssh://"+who.Username+"@"+other+server+"/remote.git")
+			out, list := git("ls-remote", "ssh://"+server.User+"@"+other+server.Dir+"/remote.git")
 			if !strings.Contains(out, "fatal") || len(list) == 0 || slices.ContainsFunc(list, func(c egress.Connection) bool { return c.Refused == "" }) {
 				t.Errorf("%v: %s: %s; %+v", most, other, out, list)
 			}

@@ -32,6 +32,7 @@ func newPlace(t *testing.T) *place {
 			return
 		}
 		w.Header().Set("Set-Cookie", "c=1")
+		w.Header().Set("Date", "Thu, 01 Jan 2026 00:00:00 GMT") // the same natively and through the wrapper
 		w.Header().Set("ETag", `"e1"`)
 		w.Header().Set("Content-Disposition", `attachment; filename=".npmrc"`)
 		io.WriteString(w, "hello from "+r.URL.Path+"\n")
