@@ -3,8 +3,8 @@ package host_test
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -47,13 +47,10 @@ var disturbances = []struct {
 		}
 	}, nil},
 	{"on a disk that does not answer", func(l *load) {
-		l.fillDisk()
-		l.theirCalls.send(M{"tool": "handler", "args": []string{"y"}, "cwd": l.d.Root, "session": l.theirs})
-		l.untilTheirsRuns("it waits for its disk")
+		l.stopDisk()
 	}, nil, func(l *load) {
-		go io.Copy(io.Discard, l.disk)
+		l.disk()
 		l.theirCalls.answer()
-		l.disk.Close()
 	}},
 }
 
@@ -63,7 +60,7 @@ type load struct {
 	d                 *hosttest.Daemon
 	mine, theirs      string
 	calls, theirCalls *dialogue
-	disk              *os.File // of theirs, a pipe that is full
+	disk              func() // has theirs answer again
 }
 
 func newLoad(t testing.TB) *load {
@@ -88,36 +85,20 @@ func (l *load) untilTheirsRuns(what string) {
 	})
 }
 
-// fillDisk puts a full pipe in the place of their journal: writing a record
-// waits until somebody reads.
-func (l *load) fillDisk() {
+// stopDisk has their next call wait where its journal is written. What cannot be written
+// is logged there, and that is what it waits for.
+func (l *load) stopDisk() {
 	l.t.Helper()
 	path := filepath.Join(l.d.State, "sessions", l.theirs+".jsonl")
 	session(l.t, l.d.Socket, "mutate", M{"op": "suspend", "id": l.theirs})
-	if err := os.Remove(path); err != nil {
+	if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
 		l.t.Fatal(err)
 	}
-	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		l.t.Fatal(err)
-	}
-	var err error
-	if l.disk, err = os.OpenFile(path, os.O_RDWR, 0); err != nil {
-		l.t.Fatal(err)
-	}
-	raw, err := l.disk.SyscallConn()
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	page := make([]byte, 4096)
-	var full error
-	if err := raw.Write(func(fd uintptr) bool { // which does not block
-		for full == nil {
-			_, full = syscall.Write(int(fd), page)
-		}
-		return true
-	}); err != nil || full != syscall.EAGAIN {
-		l.t.Fatalf("fill a pipe: %v, %v", err, full)
-	}
+	var stopped <-chan struct{}
+	stopped, l.disk = l.d.HoldLog("the journal of a session cannot be written")
+	l.t.Cleanup(l.disk)
+	l.theirCalls.send(M{"tool": "handler", "args": []string{"y"}, "cwd": l.d.Root, "session": l.theirs})
+	<-stopped
 }
 
 // TestSessionsDoNotWaitForOneAnother: while one session is blocked, aborted,

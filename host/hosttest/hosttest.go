@@ -171,6 +171,16 @@ func (d *Daemon) Stop(t testing.TB) {
 // Logs is what the daemon has logged so far, one JSON object a line.
 func (d *Daemon) Logs() string { return d.logs.String() }
 
+// HoldLog keeps whoever logs the next line with these words from going on until release
+// is called, as a disk that does not answer would. reached is closed when somebody is.
+func (d *Daemon) HoldLog(words string) (reached <-chan struct{}, release func()) {
+	h := &hold{words, make(chan struct{}), make(chan struct{})}
+	d.logs.mu.Lock()
+	d.logs.hold = h
+	d.logs.mu.Unlock()
+	return h.reached, sync.OnceFunc(func() { close(h.release) })
+}
+
 // AwaitLog waits for a line of the log that holds all words, after the first
 // bytes of it: len(d.Logs()) before what is to be logged.
 func (d *Daemon) AwaitLog(t testing.TB, after int, words ...string) {

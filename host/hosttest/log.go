@@ -17,12 +17,28 @@ type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer  // guarded by mu
 	more chan struct{} // closed at the next Write; guarded by mu
+	hold *hold         // guarded by mu
+}
+
+// hold keeps who writes a line with these words from going on.
+type hold struct {
+	words   string
+	reached chan struct{} // closed when somebody has written one
+	release chan struct{} // closed when it may go on
 }
 
 func newLogBuffer() *logBuffer { return &logBuffer{more: make(chan struct{})} }
 
 func (l *logBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
+	h := l.hold
+	if h != nil && bytes.Contains(p, []byte(h.words)) {
+		l.hold = nil
+		l.mu.Unlock()
+		close(h.reached)
+		<-h.release
+		l.mu.Lock()
+	}
 	defer l.mu.Unlock()
 	close(l.more)
 	l.more = make(chan struct{})
