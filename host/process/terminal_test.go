@@ -5,6 +5,7 @@ package process_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"runtime"
@@ -244,7 +245,8 @@ func TestTerminalStopped(t *testing.T) {
 func TestTerminalSlowReader(t *testing.T) {
 	r := newRunner(t, process.Config{Ready: 1})
 	needTerminals(t, r)
-	c, s := shell(t.TempDir(), "exec yes"), newScreen()
+	c, s, mark := shell(t.TempDir(), "exec yes"), newScreen(), newMark()
+	c.Env = append(c.Env, "MARK="+mark)
 	s.gate = make(chan struct{})
 	onScreen(&c, s)
 	ctx, cancel := context.WithCancel(patient(t))
@@ -258,8 +260,15 @@ func TestTerminalSlowReader(t *testing.T) {
 	if got := say(t, r, shell(t.TempDir(), "echo other")); got != "other" {
 		t.Error(got)
 	}
+	var pids []int
+	for _, process := range alive(t, mark) {
+		var pid int
+		fmt.Sscan(process, &pid)
+		pids = append(pids, pid)
+	}
 	cancel()
-	close(s.gate) // a write under way is waited for
+	waitGone(t, pids...) // nothing is written any more
+	close(s.gate)        // a write under way is waited for
 	if err := <-over; codeOf(err) != "ABORTED" {
 		t.Error(err)
 	}
