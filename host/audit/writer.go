@@ -239,7 +239,7 @@ func (w *writer) beginSegment() error {
 	err := w.add(r)
 	if err == nil {
 		if _, err = w.flush(true); err == nil {
-			err = errors.Join(w.head.Sync(), syncDir(w.dir))
+			err = errors.Join(w.head.Sync(), regular.SyncDir(w.dir))
 		}
 	}
 	if err != nil {
@@ -411,7 +411,7 @@ func (w *writer) open() error {
 	}
 	there, err := w.flush(true)
 	if err == nil {
-		err = errors.Join(w.head.Sync(), syncDir(w.dir))
+		err = errors.Join(w.head.Sync(), regular.SyncDir(w.dir))
 	}
 	if err != nil {
 		if !there {
@@ -505,12 +505,4 @@ func (w *writer) writeHead() error {
 		_, err = w.head.WriteAt(b, 0)
 	}
 	return err
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -157,9 +157,12 @@ func exists(dir string) bool {
 	return false
 }
 
+// misnamed is an entry of tools.d that would be a tool under another name, or in a folder.
+type misnamed struct{ name, why string }
+
 // toolNames lists the entries of tools.d whose name may be a tool's, in order, and those
 // that are a tool's but for their name: they would otherwise be ignored without a word.
-func toolNames(dir string) (names []string, misnamed []Status, err error) {
+func toolNames(dir string) (names []string, others []misnamed, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, nil, err
@@ -168,10 +171,10 @@ func toolNames(dir string) (names []string, misnamed []Status, err error) {
 		if tools.ValidName(e.Name()) {
 			names = append(names, e.Name())
 		} else if why := misplaced(dir, e); why != "" {
-			misnamed = append(misnamed, Status{Name: e.Name(), State: StateBroken, Reason: why})
+			others = append(others, misnamed{e.Name(), why})
 		}
 	}
-	return names, misnamed, nil
+	return names, others, nil
 }
 
 // misplaced says why an entry of tools.d that is meant to be a tool is none. It is empty

@@ -107,29 +107,5 @@ func (m *memory) write(rec remembered) error {
 	if err != nil {
 		return err
 	}
-	dir := filepath.Dir(m.path)
-	f, err := os.CreateTemp(dir, "."+memoryFile+".*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // gone already unless there was an error
-	_, err = f.Write(append(data, '\n'))
-	if err == nil {
-		err = f.Sync()
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), m.path)
-	}
-	if err != nil {
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
+	return regular.Replace(m.path, append(data, '\n'))
 }

@@ -138,8 +138,12 @@ func (c *Catalog) List() []Status {
 // Misnamed returns what is in tools.d and would be a tool under another name or in a
 // folder: as broken, with what to do. Nothing of it is listed or called.
 func (c *Catalog) Misnamed() []Status {
-	_, misnamed, _ := toolNames(c.cfg.Dir) // reconcileAll logs the error
-	return misnamed
+	_, others, _ := toolNames(c.cfg.Dir) // reconcileAll logs the error
+	var list []Status
+	for _, m := range others {
+		list = append(list, Status{Name: m.name, State: StateBroken, Reason: m.why})
+	}
+	return list
 }
 
 // Serving are the tools that serve, in no order, as they were at one moment. None of

@@ -293,14 +293,14 @@ func (w *watcher) owned() map[string][]string {
 
 // reconcileAll schedules a load of every folder and of every known tool.
 func (w *watcher) reconcileAll() {
-	names, misnamed, err := toolNames(w.c.cfg.Dir)
+	names, others, err := toolNames(w.c.cfg.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		w.c.cfg.Logger.Error("look at the tools folder", "error", fmt.Errorf("%w; make it readable", err))
 	}
 	told := map[string]bool{}
-	for _, s := range misnamed {
-		if told[s.Name] = true; !w.misnamed[s.Name] {
-			w.c.cfg.Logger.Warn("no tool, though it has a tool's files", "name", s.Name, "reason", s.Reason)
+	for _, m := range others {
+		if told[m.name] = true; !w.misnamed[m.name] {
+			w.c.cfg.Logger.Warn("no tool, though it has a tool's files", "name", m.name, "reason", m.why)
 		}
 	}
 	w.misnamed = told

@@ -128,7 +128,7 @@ func compileInto(ctx context.Context, dir string, module []byte, compiled func()
 	if err != nil {
 		return err
 	}
-	skeleton, err := wasm.Skeleton(m.Bytes)
+	skeleton, err := wasm.Skeleton(m.Bytes, sha256.Sum256(m.Bytes))
 	if err != nil {
 		return err
 	}
@@ -203,8 +203,9 @@ type build struct {
 // compiled returns a module's code. It compiles the module first if the code is not in
 // the cache or is damaged there.
 func (e *Engine) compiled(ctx context.Context, m *Module, p *program) (wazero.CompiledModule, error) {
-	m.seed = e.seedOf(sha256.Sum256(p.rewritten.Bytes))
-	code, err := wasm.Skeleton(p.rewritten.Bytes)
+	sum := sha256.Sum256(p.rewritten.Bytes)
+	m.seed = e.seedOf(sum)
+	code, err := wasm.Skeleton(p.rewritten.Bytes, sum)
 	if err != nil {
 		return nil, m.errorf(Internal, "", "%w", err)
 	}

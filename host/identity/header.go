@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/go-jose/go-jose/v4"
+
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/strictjson"
 )

@@ -360,7 +360,8 @@ func loadKey(path string) ([]byte, error) {
 	want := hex.EncodeToString(sum[:16])
 	switch {
 	case id == nil:
-		if err := writeKeyID(idPath, want); err != nil {
+		// The key is on the disk first.
+		if err := errors.Join(regular.SyncDir(filepath.Dir(path)), regular.Replace(idPath, []byte(want+"\n"))); err != nil {
 			return nil, fmt.Errorf("record which host key this is: %w", err)
 		}
 	case strings.TrimSpace(string(id)) != want:
@@ -389,25 +390,7 @@ func makeKey(path string) error {
 	return nil
 }
 
-// writeKeyID records which key there is, once that is on the disk.
-func writeKeyID(path, id string) error {
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	tmp, err := os.CreateTemp(dir.Name(), ".key-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name()) // gone already unless there was an error
-	_, err = tmp.WriteString(id + "\n")
-	if err := errors.Join(err, tmp.Sync(), tmp.Close(), dir.Sync()); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), path)
-}
-
+// readKey reads a key that nobody else can read.
 func readKey(path string) ([]byte, error) {
 	f, err := regular.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	if errors.Is(err, syscall.ELOOP) {

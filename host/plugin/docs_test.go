@@ -45,18 +45,7 @@ func TestCookbook(t *testing.T) {
 		bodies += strings.Replace(f[2], "func policy(", "func "+f[1]+"(", 1) + "\n"
 	}
 	source += "}[pdk.Config(\"policy\")])\n}\n\nfunc main() {}\n\n" + bodies
-	for name, text := range map[string]string{"main.go": source, "tool.json": `{"capabilities": {"state": "1KiB"}}`} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	p, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.Build(t.Context(), true, nil); err != nil {
-		t.Fatal(err)
-	}
+	build(t, dir, map[string]string{"main.go": source, "tool.json": `{"capabilities": {"state": "1KiB"}}`})
 	w, err := OpenRunner(dir, "")
 	if err != nil {
 		t.Fatal(err)

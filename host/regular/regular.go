@@ -1,17 +1,19 @@
 // Package regular opens regular files, and nothing that is in their place: opening a
 // named pipe would wait for its other end, and reading a device may never end. A daemon
 // that opens what is in its folders by this package is not stopped by what somebody, or
-// a restored backup, put there.
+// a restored backup, put there. Replace writes a file that has to outlast a crash.
 //
 // It follows links, as os.Open does; O_NOFOLLOW in a flag prevents that for the last name.
 // It does not say whose a file is, or who can write to it.
 package regular
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 )
 
@@ -79,4 +81,32 @@ func WriteFile(path string, data []byte, perm fs.FileMode) error {
 		err = e
 	}
 	return err
+}
+
+// Replace writes a whole file of mode 0600 in the place of what path names, and syncs it
+// and its folder: after a crash there is the old file or the new one.
+func Replace(path string, data []byte) error {
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // gone already unless there was an error
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return err
+	}
+	return SyncDir(dir)
+}
+
+// SyncDir syncs the names in a folder.
+func SyncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }

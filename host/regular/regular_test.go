@@ -60,3 +60,37 @@ func TestFilesAreOpened(t *testing.T) {
 		t.Errorf("read %q, %v", b, err)
 	}
 }
+
+// TestReplace: the new content is there whole, for its owner alone, whatever was in its
+// place, and nothing beside it.
+func TestReplace(t *testing.T) {
+	dir := t.TempDir()
+	path, other := filepath.Join(dir, "f"), filepath.Join(t.TempDir(), "other")
+	if err := errors.Join(os.WriteFile(other, []byte("other"), 0o644), os.Symlink(other, path)); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"one", "two"} {
+		if err := Replace(path, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		fi, err := os.Lstat(path)
+		if err != nil || fi.Mode() != 0o600 {
+			t.Errorf("%v, %v", fi.Mode(), err)
+		}
+		if b, err := os.ReadFile(path); err != nil || string(b) != text {
+			t.Errorf("%q, %v", b, err)
+		}
+	}
+	if b, err := os.ReadFile(other); err != nil || string(b) != "other" {
+		t.Errorf("what the link led to became %q, %v", b, err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "folder"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := Replace(filepath.Join(dir, "folder"), nil); err == nil {
+		t.Error("a folder was replaced")
+	}
+	if list, err := os.ReadDir(dir); err != nil || len(list) != 2 {
+		t.Errorf("it left %v, %v", list, err)
+	}
+}

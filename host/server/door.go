@@ -147,15 +147,10 @@ func (d *Door) take(nc *net.UnixConn, p Peer) *fault.Error {
 }
 
 // roomLocked reports whether there is a place for a further connection of uid, and makes
-// one of that of a connection that has begun nothing. Whoever holds most places has to
-// give up its own.
+// one of that of a connection that has begun nothing.
 func (d *Door) roomLocked(uid uint32) bool {
-	most := d.config.MaxConns
-	greedy := d.held[uid] > most/2
-	if greedy {
-		most -= most / 64
-	}
-	if len(d.conns) < most {
+	places, greedy := share(d.config.MaxConns, d.held[uid])
+	if len(d.conns) < places {
 		return true
 	}
 	var oldest *net.UnixConn

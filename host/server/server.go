@@ -226,16 +226,21 @@ func refusal(admits func(Peer) error, p Peer) *fault.Error {
 	return e
 }
 
-// roomLocked reports whether there is a place for a further connection of uid,
-// and makes one where a connection is idle. Whoever holds most places, and
-// only such a one, has to give up its own.
-func (s *Server) roomLocked(uid uint32) bool {
-	most := s.config.MaxConns
-	greedy := s.held[uid] > most/2
-	if greedy {
-		most -= most / 64
+// share returns how many connections there may be of most for a further one to find a
+// place, of a uid that holds so many. Whoever holds more than half is greedy: it leaves
+// one place in 64 to others, and has to give up its own.
+func share(most, held int) (places int, greedy bool) {
+	if held > most/2 {
+		return most - most/64, true
 	}
-	if len(s.conns) < most {
+	return most, false
+}
+
+// roomLocked reports whether there is a place for a further connection of uid,
+// and makes one where a connection is idle.
+func (s *Server) roomLocked(uid uint32) bool {
+	places, greedy := share(s.config.MaxConns, s.held[uid])
+	if len(s.conns) < places {
 		return true
 	}
 	var oldest *conn

@@ -662,6 +662,25 @@ func TestEvictionIsBounded(t *testing.T) {
 	}
 }
 
+// leavesPlaces fills a server of limit connections as uid 1 and then enters as 2 and 3:
+// some places are not for the uid that holds most.
+func leavesPlaces(t *testing.T, limit int, enter func(uid uint32) bool) {
+	t.Helper()
+	n := 0
+	for enter(1) {
+		n++
+	}
+	if n != limit-limit/64 {
+		t.Errorf("one uid holds %d of %d", n, limit)
+	}
+	if !enter(2) || !enter(3) {
+		t.Error("there is no place for others")
+	}
+	if enter(1) {
+		t.Error("who holds most takes another's place")
+	}
+}
+
 // Some places are not for the uid that holds most.
 func TestPlacesOfOthers(t *testing.T) {
 	const limit = 128
@@ -681,19 +700,7 @@ func TestPlacesOfOthers(t *testing.T) {
 		s.held[uid]++
 		return true
 	}
-	n := 0
-	for enter(1, true) {
-		n++
-	}
-	if n != limit-limit/64 {
-		t.Errorf("one uid holds %d of %d", n, limit)
-	}
-	if !enter(2, false) || !enter(3, true) {
-		t.Error("there is no place for others")
-	}
-	if enter(1, true) {
-		t.Error("who holds most takes another's place")
-	}
+	leavesPlaces(t, limit, func(uid uint32) bool { return enter(uid, uid != 2) })
 	if !enter(4, true) || enter(4, true) {
 		t.Error("an idle one makes room for one other, once")
 	}

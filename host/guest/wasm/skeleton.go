@@ -11,9 +11,9 @@ import (
 const skeletonSection = ImportModule + ":code"
 
 // Skeleton returns module, a result of Rewrite, with code that only traps in place of that of its functions. All that
-// an engine needs to link and instantiate it is the same. A custom section has the SHA-256 of module, so that the
-// skeletons of modules that differ only in code differ too.
-func Skeleton(module []byte) ([]byte, error) {
+// an engine needs to link and instantiate it is the same. A custom section has sum, the SHA-256 of module, so that
+// the skeletons of modules that differ only in code differ too.
+func Skeleton(module []byte, sum [sha256.Size]byte) ([]byte, error) {
 	const codeSection, customSection = 10, 0
 	malformed := errors.New("read the sections of a module: it ends within one")
 	if len(module) < 8 {
@@ -41,7 +41,6 @@ func Skeleton(module []byte) ([]byte, error) {
 		}
 		section(id, content)
 	}
-	sum := sha256.Sum256(module)
 	section(customSection, append(append([]byte{byte(len(skeletonSection))}, skeletonSection...), sum[:]...))
 	return out, nil
 }
