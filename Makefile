@@ -109,7 +109,7 @@ repeats: ## 1,000 mutating calls of MCP each way over connections that are cut; 
 
 .PHONY: capacity
 capacity: build ## what a call, session, identity, connection and module cost: the tables of docs/capacity.md
-	TOOLD_CAPACITY=1 $(GO) test -count=1 -timeout 0 -run '^TestCapacity$$' -v ./host
+	TOOLD_CAPACITY=1 $(GO) test -count=1 -timeout 0 -run '^TestCapacity' -v ./host
 
 UPGRADES ?= 100
 .PHONY: upgrades

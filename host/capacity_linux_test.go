@@ -1,12 +1,15 @@
 package host_test
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io/fs"
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +20,33 @@ import (
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/hosttest"
 )
+
+// ownMemory returns the anonymous memory of a daemon after a collection, in KiB.
+func ownMemory(t *testing.T, p *hosttest.Process) (kib int) {
+	t.Helper()
+	st, err := client.NewAdmin(p.Admin).Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	collect := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dialUnix(p.Admin)}}
+	for range 2 {
+		resp, err := collect.Get("http://toold/debug/pprof/heap?gc=1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", st.PID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "RssAnon:") {
+			fmt.Sscanf(line, "RssAnon: %d kB", &kib)
+		}
+	}
+	return kib
+}
 
 // TestCapacity prints what things cost a daemon: the tables of docs/capacity.md. It runs
 // only where TOOLD_CAPACITY is set (make capacity), and judges nothing.
@@ -29,33 +59,7 @@ func TestCapacity(t *testing.T) {
 		MaxConnections: 4096, Reliability: "all", Identity: config.IdentityConfig{JWKS: issuer.JWKS, AllowUID: &yes},
 		Sessions: config.SessionsConfig{Limit: 4096},
 	})
-	admin := client.NewAdmin(p.Admin)
-	st, err := admin.Status(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	collect := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dialUnix(p.Admin)}}
-	// memory is what the daemon has, in KiB: what is its own, after a collection.
-	memory := func() (kib int) {
-		t.Helper()
-		for range 2 {
-			resp, err := collect.Get("http://toold/debug/pprof/heap?gc=1")
-			if err != nil {
-				t.Fatal(err)
-			}
-			resp.Body.Close()
-		}
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", st.PID))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for line := range strings.Lines(string(text)) {
-			if strings.HasPrefix(line, "RssAnon:") {
-				fmt.Sscanf(line, "RssAnon: %d kB", &kib)
-			}
-		}
-		return kib
-	}
+	memory := func() int { return ownMemory(t, p) }
 	disk := func(name string) (bytes int64) {
 		filepath.WalkDir(filepath.Join(p.State, name), func(_ string, e fs.DirEntry, err error) error {
 			if err == nil && !e.IsDir() {
@@ -162,4 +166,62 @@ func TestCapacity(t *testing.T) {
 		slices.Sort(took)
 		fmt.Printf("| a call of %s | %v | %v |\n", what.name, took[100].Round(10*time.Microsecond), took[190].Round(10*time.Microsecond))
 	}
+}
+
+// TestCapacityOfTools prints what 1,000 tools with a C module each cost a daemon, before
+// and after each is called once: the other rows of docs/capacity.md.
+func TestCapacityOfTools(t *testing.T) {
+	if os.Getenv("TOOLD_CAPACITY") == "" {
+		t.Skip("set TOOLD_CAPACITY, or make capacity")
+	}
+	if _, err := exec.LookPath("clang"); err != nil {
+		t.Skip("clang is not installed: the module in C is not built")
+	}
+	built := filepath.Join(t.TempDir(), "handler.wasm")
+	build := exec.Command("clang", "--target=wasm32", "-O2", "-nostdlib", "-Wl,--no-entry", "-Wl,-s", "-I../pdk/c", "-o", built, "../sdk-examples/c/handler.c")
+	if msg, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, msg)
+	}
+	module, err := os.ReadFile(built)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const tools = 1000
+	var digests [1 + tools]string
+	p := hosttest.StartProcess(t, config.Config{})
+	admin := client.NewAdmin(p.Admin)
+	// add writes tools, waits until each has been loaded, and returns what they take.
+	add := func(first, n int) int {
+		before := ownMemory(t, p)
+		for i := first; i < first+n; i++ {
+			code := binary.LittleEndian.AppendUint16(append(slices.Clone(module), 0, 5, 2, 'n', 'o'), uint16(i))
+			digests[i] = fmt.Sprintf("%x", sha256.Sum256(code))
+			own := filepath.Join(t.TempDir(), "handler.wasm")
+			if err := os.WriteFile(own, code, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			hosttest.WriteTool(t, p.Tools, fmt.Sprintf("greet%d", i), M{}, map[string]string{"handler.wasm": own})
+		}
+		for i := first; i < first+n; i++ {
+			if err := admin.Wait(t.Context(), fmt.Sprintf("greet%d", i), digests[i], time.Minute); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return ownMemory(t, p) - before
+	}
+	call := func(i int) {
+		t.Helper()
+		if a := ask(t, p.Socket, M{"tool": fmt.Sprintf("greet%d", i), "args": []string{"x"}, "cwd": p.Root}); a.Code != "" {
+			t.Fatalf("%s", a.raw)
+		}
+	}
+	add(0, 1)
+	call(0) // the engine is there
+	never := add(1, tools)
+	fmt.Printf("| 1,000 tools with a C module (%d bytes), never called | %.1f MiB |\n", len(module), float64(never)/1024)
+	before := ownMemory(t, p)
+	for i := range tools {
+		call(1 + i)
+	}
+	fmt.Printf("| the same, each was called once | %.1f MiB |\n", float64(never+ownMemory(t, p)-before)/1024)
 }
