@@ -10,6 +10,54 @@ import (
 	"github.com/toold/toold/host/seccomp"
 )
 
+// job is a run that was ordered.
+type job struct {
+	sp  *spec
+	fds [5]int // the last may be -1
+	// terminal is the one that this process's session has for it, or -1.
+	terminal int
+	// idle is closed when it has been reported.
+	idle chan struct{}
+}
+
+// close lets go of what came with r.
+func (r *job) close() {
+	for _, fd := range r.fds {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+// takeTerminal makes 1 of the run the terminal of this process's session, which is
+// the run's: as a shell, this process is who a group of the run's can be stopped for.
+// The terminal's signals to a session's leader are none to this process, which catches
+// them all.
+func (r *job) takeTerminal() (err error) {
+	if r.terminal, err = unix.FcntlInt(uintptr(r.fds[1]), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+		r.terminal = -1
+		return err
+	}
+	return unix.IoctlSetInt(r.terminal, unix.TIOCSCTTY, 0)
+}
+
+// leaveTerminal undoes takeTerminal, when nothing of the run is left, so that no other
+// run has its terminal.
+func (r *job) leaveTerminal() {
+	if r.terminal >= 0 {
+		unix.IoctlSetInt(r.terminal, unix.TIOCNOTTY, 0)
+		unix.Close(r.terminal)
+		r.terminal = -1
+	}
+}
+
+// launchpad is what a supervisor's launchers use, one after the other.
+type launchpad struct {
+	rulesets *confine.Rulesets
+	view     *confine.View // nil outside of namespaces
+	waste    waste
+}
+
 // launcher is an OS thread that is to start the child of one run, with the
 // working folder of its own, and with the privileges and under the filter that
 // guards ask for, if there are any. All that takes some tenths of a
@@ -21,19 +69,19 @@ type launcher struct {
 }
 
 // guardsOf are those that the run sp needs.
-func (s *service) guardsOf(sp *spec) *seccomp.Guards {
+func (p *launchpad) guardsOf(sp *spec) *seccomp.Guards {
 	if !sp.Confine || !sp.Filter {
 		return nil
 	}
-	g := s.bounds(sp).Guards()
+	g := p.bounds(sp).Guards()
 	return &g
 }
 
 // bounds are those of the run sp.
-func (s *service) bounds(sp *spec) *confine.Bounds {
+func (p *launchpad) bounds(sp *spec) *confine.Bounds {
 	return &confine.Bounds{
 		Path: sp.Path, Dir: sp.Dir, Write: sp.Write, Exec: sp.Exec, Read: sp.Read, Hide: sp.Hide, Show: sp.Show, Sockets: sp.Sockets, Interpreters: sp.Interpreters,
-		Lines: sp.Lines, AnyLine: sp.AnyLine, User: sp.User, ABI: sp.ABI, Offline: sp.Offline, InView: s.view != nil,
+		Lines: sp.Lines, AnyLine: sp.AnyLine, User: sp.User, ABI: sp.ABI, Offline: sp.Offline, InView: p.view != nil,
 	}
 }
 
@@ -43,12 +91,12 @@ func (l *launcher) suits(g *seccomp.Guards) bool {
 }
 
 // onLauncher runs f on a launcher with g, or with why there is none.
-func (s *service) onLauncher(g *seccomp.Guards, f func(*launcher, error)) {
+func (p *launchpad) onLauncher(g *seccomp.Guards, f func(*launcher, error)) {
 	seccomp.OnThread(func() {
 		l := &launcher{guards: g}
 		err := unix.Unshare(unix.CLONE_FS)
 		if err == nil && g != nil {
-			l.monitor, err = confine.Watch(*g, s.waste.leave)
+			l.monitor, err = confine.Watch(*g, p.waste.leave)
 		}
 		if err != nil {
 			l = nil
@@ -77,28 +125,6 @@ func failed(step string, err error) *failReport {
 	return &failReport{Step: step, Errno: int(errno), Text: err.Error()}
 }
 
-// takeTerminal makes 1 of the run the terminal of this process's session, which is
-// the run's: as a shell, this process is who a group of the run's can be stopped for.
-// The terminal's signals to a session's leader are none to this process, which catches
-// them all.
-func (r *job) takeTerminal() (err error) {
-	if r.terminal, err = unix.FcntlInt(uintptr(r.fds[1]), unix.F_DUPFD_CLOEXEC, 0); err != nil {
-		r.terminal = -1
-		return err
-	}
-	return unix.IoctlSetInt(r.terminal, unix.TIOCSCTTY, 0)
-}
-
-// leaveTerminal undoes takeTerminal, when nothing of the run is left, so that no other
-// run has its terminal.
-func (r *job) leaveTerminal() {
-	if r.terminal >= 0 {
-		unix.IoctlSetInt(r.terminal, unix.TIOCNOTTY, 0)
-		unix.Close(r.terminal)
-		r.terminal = -1
-	}
-}
-
 // launch makes the calling thread, which is l's, what the child is to be, and
 // starts the child from it. It closes r. scoped reports that this thread can
 // signal the run's processes and no others.
@@ -106,15 +132,15 @@ func (r *job) leaveTerminal() {
 // Under a filter nothing may wait for all threads to stop, as the garbage
 // collector does: this one waits, while it starts the child, for the monitor's
 // answer to the child's execve.
-func (s *service) launch(l *launcher, r *job) (pid int, scoped bool, fail *failReport) {
+func (p *launchpad) launch(l *launcher, r *job) (pid int, scoped bool, fail *failReport) {
 	defer r.close()
 	sp, fds := r.sp, &r.fds
 	dir := fds[3]
-	if s.view != nil {
+	if p.view != nil {
 		// The descriptor is of the daemon's mounts. The folder has to be
 		// entered through those of the view, and must be the same.
 		var err error
-		if dir, err = s.view.Open(sp.Dir, dir); err != nil {
+		if dir, err = p.view.Open(sp.Dir, dir); err != nil {
 			return 0, false, failed("enter the working folder", err)
 		}
 		defer unix.Close(dir)
@@ -125,7 +151,7 @@ func (s *service) launch(l *launcher, r *job) (pid int, scoped bool, fail *failR
 	if sp.Confine {
 		var step string
 		var err error
-		if scoped, step, err = s.rulesets.Restrict(s.bounds(sp), l.monitor, fds[4]); err != nil {
+		if scoped, step, err = p.rulesets.Restrict(p.bounds(sp), l.monitor, fds[4]); err != nil {
 			return 0, false, failed(step, err)
 		}
 		if l.monitor != nil {
@@ -151,13 +177,13 @@ func (s *service) launch(l *launcher, r *job) (pid int, scoped bool, fail *failR
 			}
 		}
 	}
-	s.waste.starting.Lock()
+	p.waste.starting.Lock()
 	pid, err := syscall.ForkExec(sp.Path, append([]string{sp.Path}, confine.Split(sp.Args)...), &syscall.ProcAttr{
 		Env:   confine.Split(sp.Env),
 		Files: []uintptr{uintptr(fds[0]), uintptr(fds[1]), uintptr(fds[2])},
 		Sys:   attr,
 	})
-	s.waste.starting.Unlock()
+	p.waste.starting.Unlock()
 	if err != nil {
 		return 0, false, failed(confine.StepExec, err)
 	}

@@ -19,9 +19,23 @@ import (
 // Linux.
 const pumpBuffer = 64 << 10
 
+// buffers lends buffers of pumpBuffer bytes to goroutines that move streams.
+type buffers struct{ free sync.Pool }
+
+// lend calls f with a buffer.
+func (b *buffers) lend(f func(buf []byte)) {
+	buf, ok := b.free.Get().(*[]byte)
+	if !ok {
+		made := make([]byte, pumpBuffer)
+		buf = &made
+	}
+	defer b.free.Put(buf)
+	f(*buf)
+}
+
 // stdio is the three standard streams of one run.
 type stdio struct {
-	r *Runner
+	buffers *buffers
 	// theirs are the child's ends, in the order 0, 1, 2.
 	theirs [3]*os.File
 	// own are the same, each once.
@@ -51,9 +65,9 @@ type feed struct {
 	done chan struct{}
 }
 
-// plumb makes the pipes of c. Pumps begin in started.
-func (r *Runner) plumb(c *Command) (*stdio, error) {
-	s := &stdio{r: r}
+// plumb makes the pipes of c. Pumps, which use b, begin in started.
+func plumb(c *Command, b *buffers) (*stdio, error) {
+	s := &stdio{buffers: b}
 	fail := func(err error) (*stdio, error) {
 		s.closeTheirs()
 		for _, p := range s.pumps {
@@ -68,7 +82,7 @@ func (r *Runner) plumb(c *Command) (*stdio, error) {
 		return nil, fault.Errorf(fault.Overloaded, "open the tool's streams: %w: this host has no room now; try again", err)
 	}
 	if t := c.Terminal; t != nil {
-		master, slave, err := openTerminal(t.Size)
+		master, slave, err := openTerminal(t.Size.Rows, t.Size.Cols)
 		if err != nil {
 			return fail(err)
 		}
@@ -144,14 +158,14 @@ func (s *stdio) closeTheirs() {
 func (s *stdio) started(child *child) {
 	s.closeTheirs()
 	for _, p := range s.pumps {
-		go p.run(s.r)
+		go s.buffers.lend(p.run)
 	}
 	if s.feed != nil {
-		go s.feed.run(s.r)
+		go s.buffers.lend(s.feed.run)
 	}
 	if s.terminal != nil {
 		s.terminal.stopping = func() { child.stopping() }
-		go s.terminal.run(s.r)
+		go s.buffers.lend(s.terminal.run)
 		go s.terminal.follow()
 	}
 }
@@ -203,12 +217,9 @@ func closeInput(from io.Reader, done <-chan struct{}) {
 
 // run pumps until the pipe ends, the writer fails or finish says that no
 // more will come. Closing the pipe is what tells a child that nobody reads.
-func (p *pump) run(r *Runner) {
+func (p *pump) run(buf []byte) {
 	defer close(p.done)
 	defer p.from.Close()
-	b := r.buffers.Get().(*[]byte)
-	defer r.buffers.Put(b)
-	buf := *b
 	read := p.from.Read
 	for {
 		n, err := read(buf)
@@ -273,15 +284,13 @@ func (p *pump) rest(buf []byte) (n int, err error) {
 }
 
 // run feeds until the input or the child ends.
-func (f *feed) run(r *Runner) {
+func (f *feed) run(buf []byte) {
 	defer close(f.done)
 	defer f.to.Close()
-	b := r.buffers.Get().(*[]byte)
-	defer r.buffers.Put(b)
 	for {
-		n, err := f.from.Read(*b)
+		n, err := f.from.Read(buf)
 		if n > 0 {
-			if _, err := f.to.Write((*b)[:n]); err != nil {
+			if _, err := f.to.Write(buf[:n]); err != nil {
 				return
 			}
 		}

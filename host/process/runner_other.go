@@ -17,6 +17,8 @@ import (
 
 // starter runs children directly.
 type starter struct {
+	config Config
+	status confine.Status
 	// mu guards what follows.
 	mu      sync.Mutex
 	running map[*child]struct{}
@@ -44,9 +46,11 @@ func IsSupervisor() bool { return false }
 // Supervise is never called on this system.
 func Supervise() int { return 64 }
 
-func (r *Runner) open() { r.running, r.status = map[*child]struct{}{}, confine.Confinement() }
+func (r *starter) open(config Config) {
+	r.config, r.running, r.status = config, map[*child]struct{}{}, confine.Confinement()
+}
 
-func (r *Runner) close() {
+func (r *starter) close() {
 	r.mu.Lock()
 	r.closed = true
 	for c := range r.running {
@@ -57,7 +61,7 @@ func (r *Runner) close() {
 }
 
 // start begins c in dir with the standard streams files.
-func (r *Runner) start(ctx context.Context, c *Command, dir *os.File, files [3]*os.File) (*child, error) {
+func (r *starter) start(ctx context.Context, c *Command, dir *os.File, files [3]*os.File) (*child, error) {
 	if c.Confine.Least > confine.Unconfined && !c.Confine.Off {
 		return nil, fault.Errorf(fault.ToolBroken, "run %s: the confinement %q is demanded, and only Linux gives it: do not demand it here", c.Path, c.Confine.Least)
 	}
@@ -142,4 +146,4 @@ func (c *child) abandon() {
 }
 
 // Runs is about what is confined, and nothing is.
-func (r *Runner) Runs(int) bool { return false }
+func (r *starter) Runs(int) bool { return false }

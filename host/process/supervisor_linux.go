@@ -7,11 +7,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime"
-	"runtime/metrics"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -60,16 +57,14 @@ func Supervise() int {
 
 // service is the state of a supervisor.
 type service struct {
-	// control, rulesets and view are of the launcher that is to run the next run
-	// or runs one; there is one at a time. view is nil outside of namespaces.
-	control  control
-	rulesets *confine.Rulesets
-	view     *confine.View
+	// control and launchpad are of the launcher that is to run the next run or
+	// runs one; there is one at a time.
+	control control
+	launchpad
 	// orders is of listen.
 	orders *os.File
 	// over gets the exit code of the process when no more is ordered.
-	over  chan int
-	waste waste
+	over chan int
 
 	// mu guards what follows: the run under way.
 	mu sync.Mutex
@@ -249,40 +244,6 @@ func (s *service) listen() {
 	}
 }
 
-const (
-	// collectAt is how many bytes are allocated before garbage is collected.
-	collectAt = 2 << 20
-	// lookEach is how often it is asked how many they are, which takes a microsecond.
-	lookEach = 8
-)
-
-// waste has garbage collected, now and then. The supervisor has no collector
-// that runs by itself: one that waits for a thread which starts a child would
-// wait for ever, as that thread waits for the monitor, which would be stopped.
-type waste struct {
-	// starting is held while a child is started, and while garbage is
-	// collected.
-	starting sync.Mutex
-	left     atomic.Uint32 // how often there was some
-	before   atomic.Uint64 // what had been allocated at the last collection, in bytes
-}
-
-// leave says that something was done that leaves garbage, and collects it if there is
-// enough and no child is being started. What an answer to the run leaves is up to the
-// run, so it is asked for and not estimated.
-func (w *waste) leave() {
-	if w.left.Add(1)%lookEach != 0 {
-		return
-	}
-	allocated := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
-	metrics.Read(allocated)
-	if now := allocated[0].Value.Uint64(); now-w.before.Load() > collectAt && w.starting.TryLock() {
-		w.before.Store(now)
-		runtime.GC()
-		w.starting.Unlock()
-	}
-}
-
 // end kills what runs and waits until it was killed.
 func (s *service) end() {
 	s.mu.Lock()
@@ -386,16 +347,6 @@ func report(r *reportFrame) error {
 	return nil
 }
 
-// job is a run that was ordered.
-type job struct {
-	sp  *spec
-	fds [5]int // the last may be -1
-	// terminal is the one that this process's session has for it, or -1.
-	terminal int
-	// idle is closed when it has been reported.
-	idle chan struct{}
-}
-
 // begin notes that the child of r is pid, or, with 0, that there will be none.
 func (s *service) begin(r *job, pid int) {
 	s.mu.Lock()
@@ -440,15 +391,6 @@ func (s *service) run(l *launcher, r *job) {
 	l.tell(e)
 	report(&reportFrame{Exit: e})
 	close(r.idle)
-}
-
-// close lets go of what came with r.
-func (r *job) close() {
-	for _, fd := range r.fds {
-		if fd >= 0 {
-			unix.Close(fd)
-		}
-	}
 }
 
 // reap waits for the child pid of sp, then kills all that is left of its tree, and

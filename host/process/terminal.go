@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"io"
 	"os"
-
-	"github.com/toold/toold/host/confine"
-	"github.com/toold/toold/host/fault"
 )
 
 // Terminal gives a child a terminal of its own, as its controlling one: what is
@@ -42,19 +39,6 @@ type Terminal struct {
 // Size is how many rows and columns of characters a terminal has.
 type Size = struct{ Rows, Cols uint16 }
 
-// check refuses what the system, or c, cannot give a terminal.
-func (t *Terminal) check(c *Command, s confine.Status) error {
-	switch {
-	case t == nil:
-		return nil
-	case !s.Terminals() || c.Confine.Off:
-		return fault.Errorf(fault.ToolBroken, "run %s: a terminal is only for what is confined with judged system calls; leave out \"terminal\" in tool.json", c.Path)
-	case c.Stdout == nil || t.Input == nil:
-		return fault.Errorf(fault.Internal, "run %s: its terminal has no other end", c.Path)
-	}
-	return nil
-}
-
 // terminal is the daemon's end of one.
 type terminal struct {
 	master *os.File
@@ -75,22 +59,20 @@ type terminal struct {
 const endOfInput = "\x04" // Ctrl-D, of a terminal that nobody changed
 
 // run types what is read, as soon as the child executes its program.
-func (t *terminal) run(r *Runner) {
+func (t *terminal) run(buf []byte) {
 	defer close(t.typed)
 	select {
 	case <-t.begun:
 	case <-t.over:
 		return
 	}
-	b := r.buffers.Get().(*[]byte)
-	defer r.buffers.Put(b)
 	for {
-		n, err := t.input.Read(*b)
+		n, err := t.input.Read(buf)
 		if n > 0 {
-			if _, err := t.master.Write((*b)[:n]); err != nil {
+			if _, err := t.master.Write(buf[:n]); err != nil {
 				return
 			}
-			if key, ok := suspendKey(t.master); ok && bytes.IndexByte((*b)[:n], key) >= 0 {
+			if key, ok := suspendKey(t.master); ok && bytes.IndexByte(buf[:n], key) >= 0 {
 				t.stopping()
 			}
 		}
@@ -114,7 +96,7 @@ func (t *terminal) follow() {
 			t.master.Close() // what it holds cannot be delivered
 			return           // the child itself is told by whoever follows it
 		case s := <-t.sizes:
-			setSize(t.master, s) // an error: it was hung up
+			setSize(t.master, s.Rows, s.Cols) // an error: it was hung up
 		}
 	}
 }

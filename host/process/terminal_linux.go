@@ -11,7 +11,7 @@ import (
 // process's own. The other end has no name that anybody may open it by: its file
 // in /dev/pts has no permissions, which no confined child can change, and runs in
 // namespaces find that folder empty.
-func openTerminal(size Size) (master, slave *os.File, err error) {
+func openTerminal(rows, cols uint16) (master, slave *os.File, err error) {
 	// Not blocking, so that it waits in the poller and can be closed meanwhile.
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -39,20 +39,20 @@ func openTerminal(size Size) (master, slave *os.File, err error) {
 	if err = unix.Fchmod(int(peer), 0); err != nil {
 		return nil, slave, os.NewSyscallError("close a terminal to others", err)
 	}
-	if err = setSize(master, size); err != nil {
+	if err = setSize(master, rows, cols); err != nil {
 		return nil, slave, os.NewSyscallError("set the size of a terminal", err)
 	}
 	return master, slave, nil
 }
 
-func setSize(master *os.File, s Size) error {
+func setSize(master *os.File, rows, cols uint16) error {
 	raw, err := master.SyscallConn()
 	if err != nil {
 		return err
 	}
 	var set error
 	err = raw.Control(func(fd uintptr) {
-		set = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: s.Rows, Col: s.Cols})
+		set = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols})
 	})
 	if err != nil {
 		return err

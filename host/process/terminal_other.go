@@ -7,10 +7,10 @@ import (
 	"os"
 )
 
-func openTerminal(Size) (master, slave *os.File, err error) {
+func openTerminal(rows, cols uint16) (master, slave *os.File, err error) {
 	return nil, nil, errors.ErrUnsupported
 }
 
-func setSize(*os.File, Size) error { return errors.ErrUnsupported }
+func setSize(_ *os.File, rows, cols uint16) error { return errors.ErrUnsupported }
 
 func suspendKey(*os.File) (byte, bool) { return 0, false }

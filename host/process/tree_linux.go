@@ -3,6 +3,7 @@ package process
 import (
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -52,74 +53,10 @@ func killTree(scoped bool, deadline time.Time) bool {
 	}
 }
 
-// Runs reports whether the process pid is, or may be, one that a run of r
-// started, or cannot be looked at.
-//
-// A confined process has one filter more than this one, and no_new_privs,
-// neither of which a process gets rid of. Others have the like, in containers
-// above all; they are told apart by their ancestors, or by a process namespace
-// that is not this one's. Ancestors alone prove nothing: outside of namespaces a
-// process whose supervisor was killed has this process as its parent until it is
-// killed as well, and one whose daemon was killed too has init, like any daemon.
-func (r *Runner) Runs(pid int) bool {
-	self := os.Getpid()
-	if pid == self {
-		return false
-	}
-	// The shortest look first, since every call waits for it: in namespaces no
-	// confined process is in this one's.
-	if r.status.Namespaces {
-		theirs, err := procfs.NamespaceOf(strconv.Itoa(pid)) // another user's is not told
-		if err == nil && theirs == r.namespace {
-			return false
-		}
-	}
-	if r.status.Filter {
-		if r.supervisors()[pid] {
-			return true // which connects Unix sockets in a run's place
-		}
-		s, err := procfs.RestrictionsOf(pid)
-		if err != nil {
-			return true
-		}
-		if s.NoNewPrivs == 0 || s.Filters <= r.filters && s.Filters >= 0 {
-			return false
-		}
-	}
-	supervisors := r.supervisors()
-	for up := pid; up > 1 && up != self; {
-		if supervisors[up] {
-			return true
-		}
-		var err error
-		if up, err = procfs.Parent(up); err != nil {
-			return true
-		}
-	}
-	if !r.status.Filter {
-		return false
-	}
-	theirs, err := procfs.NamespaceOf(strconv.Itoa(pid))
-	return err != nil || theirs == r.namespace || r.namespace == (procfs.Namespace{})
-}
-
-// supervisors are the processes of those that live.
-func (r *Runner) supervisors() map[int]bool {
-	pids := map[int]bool{}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for s := range r.all {
-		if s.conn != nil {
-			pids[s.cmd.Process.Pid] = true
-		}
-	}
-	return pids
-}
-
 // killOrphans kills and reaps the processes of runs whose supervisor is gone,
-// which are children of this process now, and reports whether some are alive at
-// deadline.
-func (r *Runner) killOrphans(deadline time.Time) (left bool) {
+// which are children of this process now and have one filter more than its
+// filters, and reports whether some are alive at deadline.
+func killOrphans(filters int, deadline time.Time) (left bool) {
 	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 10*time.Millisecond) {
 		left = false
 		entries, err := os.ReadDir("/proc") // unlike a list of children it is whole
@@ -135,12 +72,46 @@ func (r *Runner) killOrphans(deadline time.Time) (left bool) {
 				continue
 			}
 			// No supervisor has a filter of its own.
-			if s, err := procfs.RestrictionsOf(pid); err != nil || s.NoNewPrivs == 0 || s.Filters != r.filters+1 {
+			if s, err := procfs.RestrictionsOf(pid); err != nil || s.NoNewPrivs == 0 || s.Filters != filters+1 {
 				continue
 			}
 			unix.Kill(pid, unix.SIGKILL)
 			if got, err := unix.Wait4(pid, nil, unix.WNOHANG, nil); err == nil && got != pid {
 				left = true
+			}
+		}
+		if !left || time.Now().After(deadline) {
+			return left
+		}
+		time.Sleep(wait)
+	}
+}
+
+// killSession kills every process of session sid but its leader, and reports
+// whether some are alive at deadline.
+func killSession(sid int, deadline time.Time) (left bool) {
+	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 10*time.Millisecond) {
+		left = false
+		entries, err := os.ReadDir("/proc")
+		if err != nil {
+			return false
+		}
+		for _, e := range entries {
+			pid, err := strconv.Atoi(e.Name())
+			if err != nil || pid == sid {
+				continue
+			}
+			b, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+			if err != nil {
+				continue
+			}
+			// pid (name) state ppid pgrp session; a name may hold anything.
+			after := string(b[strings.LastIndexByte(string(b), ')')+1:])
+			f := strings.Fields(after)
+			if len(f) > 3 && f[3] == strconv.Itoa(sid) && f[0] != "Z" && f[0] != "X" {
+				left = true
+				unix.Kill(pid, unix.SIGKILL)
+				unix.Wait4(pid, nil, unix.WNOHANG, nil) // where it is an orphan
 			}
 		}
 		if !left || time.Now().After(deadline) {
