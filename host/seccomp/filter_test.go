@@ -203,7 +203,7 @@ func TestLongProgram(t *testing.T) {
 	for nr := uint32(1); nr < newest; nr += 2 {
 		rules = append(rules, rule{nr: nr, tests: []test{{arg: 1, op: equal, with: nr, then: refuse}, {arg: 2, op: anyBit, with: nr, then: notify}}, otherwise: absent})
 	}
-	code := program(rules)
+	code := program(filterArch.audit, rules)
 	if len(code) < 3*255 {
 		t.Fatalf("it has %d instructions only", len(code))
 	}

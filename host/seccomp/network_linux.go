@@ -53,7 +53,7 @@ func network() []rule {
 // offline is a filter that asks nobody, for where there can be no supervisor: it
 // leaves a run with Unix sockets.
 var offline = sync.OnceValue(func() []unix.SockFilter {
-	return program(append([]rule{
+	return program(filterArch.audit, append([]rule{
 		{nr: unix.SYS_SOCKET, otherwise: noFamily, tests: []test{
 			{arg: 0, op: equal, with: unix.AF_UNIX, then: allow},
 			{arg: 0, op: equal, with: unix.AF_INET, then: refuse},
