@@ -6,10 +6,6 @@ import (
 	"github.com/toold/toold/host/seccomp"
 )
 
-// StepExec is the step, of those that come with an error, that speaks of the
-// run's own program.
-const StepExec = "exec"
-
 // Bounds are what one run is given. Lists are of Join.
 type Bounds struct {
 	// Path is its own program, Dir its working folder.

@@ -21,11 +21,10 @@ import (
 // else's cannot get further than Landlock lets it. Where the answer must hold
 // against any code, the supervisor acts in the caller's place (attributes).
 type Monitor struct {
-	listener seccomp.Listener
+	run
 	// owner is the thread that the filter was installed on. It is not the
 	// tool's, and calls only to say that the run is over.
-	owner  int
-	grants atomic.Pointer[grants] // set before the child is started
+	owner int
 	// launched is set when the run's own program was started. The first execve
 	// is the supervisor's child asking for it, whose path is in the memory of
 	// this process, which the child shares until then.
@@ -34,22 +33,17 @@ type Monitor struct {
 	// begins, unless nil, is called then with the process of the run. It is set before
 	// the child is started.
 	begins atomic.Pointer[func(pid int)]
-	// wire leads to who connects the run's sockets; -1: nobody. user is who the
-	// run is; nil: this process's user. Both are set before the child is started.
-	wire int
-	user *UserID
-	// asking are the calls whose answer takes time, waiting how many there are. over
-	// is closed when no process of the run is left to wait for one.
+	// asking are the calls whose answer takes time, waiting how many there are.
 	asking  sync.WaitGroup
 	waiting atomic.Int64
-	over    chan struct{}
-	// log is what was executed and refused. A program is in it before it
-	// is told, and so before it runs.
-	log  programLog
-	done chan struct{}
+	done    chan struct{}
 	// answered is called behind each answer.
 	answered func()
 }
+
+// maxAsking bounds how many connections of a run are being made at a time: each
+// takes a few descriptors of the supervisor, and perhaps a thread.
+const maxAsking = 512
 
 // Watch takes from the calling thread, for good, what no run with g has, and has
 // the system calls of what it will start judged. It calls answered behind each
@@ -63,7 +57,7 @@ func Watch(g seccomp.Guards, answered func()) (*Monitor, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Monitor{listener: listener, owner: unix.Gettid(), wire: -1, over: make(chan struct{}), done: make(chan struct{}), answered: answered}
+	m := &Monitor{run: run{listener: listener, wire: -1, over: make(chan struct{})}, owner: unix.Gettid(), done: make(chan struct{}), answered: answered}
 	go m.serve()
 	return m, nil
 }
@@ -91,6 +85,15 @@ func (m *Monitor) Close() {
 		unix.Close(m.wire)
 	}
 	m.listener.Close()
+}
+
+// Programs are those that the run executed so far beside its own, or was refused,
+// and how many there were of each.
+func (m *Monitor) Programs() (list []Program, executed, refused int) {
+	l := &m.log
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.list, l.count - l.denied, l.denied
 }
 
 func (m *Monitor) serve() {

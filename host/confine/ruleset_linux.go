@@ -17,6 +17,10 @@ import (
 	"github.com/toold/toold/host/beneath"
 )
 
+// StepExec is the step, of those that come with an error, that speaks of the
+// run's own program.
+const StepExec = "exec"
+
 const (
 	// maxRulesets bounds what a supervisor keeps: those of the last callers
 	// and tools that it ran for.

@@ -1,0 +1,133 @@
+package confine
+
+import (
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/toold/toold/host/seccomp"
+)
+
+// run is what its judges know of the run that a Monitor answers for.
+type run struct {
+	listener seccomp.Listener
+	grants   atomic.Pointer[grants] // set before the child is started
+	// wire leads to who connects the run's sockets; -1: nobody. user is who the
+	// run is; nil: this process's user. Both are set before the child is started.
+	wire int
+	user *UserID
+	// over is closed when no process of the run is left to wait for an answer.
+	over chan struct{}
+	// log is what was executed and refused. A program is in it before it
+	// is told, and so before it runs.
+	log programLog
+}
+
+// maxPrograms bounds how many programs of a run are kept by name, of those that
+// were executed and of those that were refused.
+const maxPrograms = 64
+
+// programLog is what a run executed beside its own program.
+type programLog struct {
+	mu            sync.Mutex
+	count, denied int
+	list          []Program
+}
+
+func (l *programLog) executed(path string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.count++; l.count-l.denied <= maxPrograms {
+		l.list = append(l.list, Program{Path: path})
+	}
+}
+
+func (l *programLog) refused(path, why string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.count++
+	if l.denied++; l.denied <= maxPrograms {
+		l.list = append(l.list, Program{Path: path, Refused: why})
+	}
+}
+
+// asCaller does f, which makes one system call on sock, as the user that the run
+// is, since what a Unix socket is told of its other side is who connects or
+// listens. f may wait, where too many wait for the other side already; it does not
+// wait beyond the end of the run.
+func (r *run) asCaller(sock int, f func() error) error {
+	thread, done := make(chan int, 1), make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		thread <- unix.Gettid()
+		if r.user == nil {
+			done <- f()
+			runtime.UnlockOSThread()
+			return
+		}
+		// The thread ends with f: it is never unlocked.
+		u := r.user
+		// Of this thread alone, and not of the process as package syscall does it.
+		for _, set := range [][4]uintptr{
+			{unix.SYS_SETGROUPS, 0, 0, 0},
+			{unix.SYS_SETRESGID, uintptr(u.GID), uintptr(u.GID), uintptr(u.GID)},
+			{unix.SYS_SETRESUID, uintptr(u.UID), uintptr(u.UID), uintptr(u.UID)},
+		} {
+			if _, _, errno := unix.RawSyscall(set[0], set[1], set[2], set[3]); errno != 0 {
+				done <- errno
+				return
+			}
+		}
+		done <- f()
+	}()
+	tid := <-thread
+	select {
+	case err := <-done:
+		return err
+	case <-r.over:
+	}
+	// A signal has the kernel begin the call again, now with a limit. Nobody is left
+	// to take that away.
+	again := time.NewTicker(5 * time.Millisecond) // it may have been about to begin
+	defer again.Stop()
+	for {
+		unix.SetsockoptTimeval(sock, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Usec: 1})
+		unix.Tgkill(unix.Getpid(), tid, unix.SIGURG) // which Go's runtime uses likewise
+		select {
+		case err := <-done:
+			return err
+		case <-again.C:
+		}
+	}
+}
+
+// takeDescriptor returns a descriptor, of this process, of what fd is to the
+// thread tid. Whether tid is still who it was, Listener.Valid says afterwards.
+func takeDescriptor(tid, fd int) (int, error) {
+	pidfd, err := unix.PidfdOpen(tid, unix.PIDFD_THREAD)
+	if err == unix.EINVAL { // before Linux 6.9: by the process
+		status, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/status")
+		if err != nil {
+			return -1, unix.ESRCH
+		}
+		_, rest, _ := strings.Cut(string(status), "\nTgid:")
+		tgid, _, _ := strings.Cut(rest, "\n")
+		pid, err := strconv.Atoi(strings.TrimSpace(tgid))
+		if err != nil {
+			return -1, unix.ESRCH
+		}
+		if pidfd, err = unix.PidfdOpen(pid, 0); err != nil {
+			return -1, err
+		}
+	} else if err != nil {
+		return -1, err
+	}
+	defer unix.Close(pidfd)
+	return unix.PidfdGetfd(pidfd, fd, 0)
+}
