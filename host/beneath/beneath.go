@@ -201,13 +201,3 @@ func Walk(dir int, path string, flags int) (int, error) {
 	}
 	return fd, nil
 }
-
-// RetryEINTR calls f again as long as a signal interrupts it.
-func RetryEINTR(f func() (int, error)) (int, error) {
-	for {
-		n, err := f()
-		if err != unix.EINTR {
-			return n, err
-		}
-	}
-}

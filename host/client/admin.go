@@ -145,6 +145,9 @@ func (a *Admin) send(ctx context.Context, method, path string, in io.Reader) (*h
 	return resp, nil
 }
 
+// errCutOff is the error for a stream that ended without its response.
+var errCutOff = errors.New("the daemon ended the stream without an answer; watch again after the last cursor")
+
 // lines sends a request and passes its response to take line by line, until take returns an error. io.EOF marks the
 // end and is not returned.
 func (a *Admin) lines(ctx context.Context, method, path string, in io.Reader, most int, take func([]byte) error) error {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -100,6 +99,3 @@ func (a *Admin) watch(ctx context.Context, q *SessionCall, take func([]byte)) er
 		return io.EOF
 	})
 }
-
-// errCutOff is the error for a stream that ended without its response.
-var errCutOff = errors.New("the daemon ended the stream without an answer; watch again after the last cursor")

@@ -66,8 +66,20 @@ type Handle struct {
 	NamedOnly bool
 }
 
-// ErrRefused is in errors of requests that are not granted, or not trusted.
-var ErrRefused = errors.New("not granted")
+// TLSFor returns what counts for a connection to u, nil where nothing is said of it.
+// The error is a refusal: what cannot be checked as tool.json says is not asked.
+func (g *Grant) TLSFor(u *url.URL) (*tls.Config, error) {
+	for _, t := range g.TLS {
+		if !t.covers(u) {
+			continue
+		}
+		if u.Scheme != "https" {
+			return nil, fmt.Errorf("%s to %s, for which tool.json has certificates: %w; use https", u.Scheme, t.Host, ErrRefused)
+		}
+		return t.config()
+	}
+	return nil, nil
+}
 
 // hostMatch reports whether one of the hosts in grant covers u, and whether it
 // names it without a wildcard.

@@ -4,11 +4,15 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"net/url"
 
 	"github.com/toold/toold/host/hostrule"
 )
+
+// ErrRefused is in errors of requests that are not granted, or not trusted.
+var ErrRefused = errors.New("not granted")
 
 // PEM is a text in PEM and the name of the secret that it is; without a Name it is not there.
 type PEM struct{ Name, Text string }
@@ -21,21 +25,6 @@ type TLS struct {
 	CA, Cert, Key PEM
 	ServerName    string
 	Insecure      bool
-}
-
-// TLSFor returns what counts for a connection to u, nil where nothing is said of it.
-// The error is a refusal: what cannot be checked as tool.json says is not asked.
-func (g *Grant) TLSFor(u *url.URL) (*tls.Config, error) {
-	for _, t := range g.TLS {
-		if !t.covers(u) {
-			continue
-		}
-		if u.Scheme != "https" {
-			return nil, fmt.Errorf("%s to %s, for which tool.json has certificates: %w; use https", u.Scheme, t.Host, ErrRefused)
-		}
-		return t.config()
-	}
-	return nil, nil
 }
 
 // covers reports whether t is for the host of u, however that is written: unlike

@@ -41,10 +41,10 @@ var notes = map[toolchain.Language][]note{
 
 var sourceNames = map[toolchain.Language]string{toolchain.Go: ".go", toolchain.Rust: ".rs"}
 
-// notes returns the notes on the sources of one module, each once, with its
-// position.
-func (p *Project) notes(source string) []string {
-	list := notes[p.Language]
+// notesOn returns the notes on the sources of one module, in a folder of dir, each
+// once, with its position. files reports that the tool is granted folders.
+func notesOn(language toolchain.Language, dir, source string, files bool) []string {
+	list := notes[language]
 	if list == nil {
 		return nil
 	}
@@ -56,11 +56,7 @@ func (p *Project) notes(source string) []string {
 			out = append(out, fmt.Sprintf("%s:%d: %s", file, line, says))
 		}
 	}
-	files := false
-	if d, err := definition(p.Dir); err == nil {
-		files = len(d.Capabilities.Files) > 0
-	}
-	root := filepath.Join(p.Dir, source)
+	root := filepath.Join(dir, source)
 	// The compiler reports files that cannot be read.
 	_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {
@@ -71,14 +67,14 @@ func (p *Project) notes(source string) []string {
 				return fs.SkipDir
 			}
 			return nil
-		case filepath.Ext(path) != sourceNames[p.Language] || strings.HasSuffix(path, "_test.go"):
+		case filepath.Ext(path) != sourceNames[language] || strings.HasSuffix(path, "_test.go"):
 			return nil
 		}
 		b, err := os.ReadFile(path)
 		if err != nil {
 			return nil
 		}
-		rel, err := filepath.Rel(p.Dir, path)
+		rel, err := filepath.Rel(dir, path)
 		if err != nil {
 			return nil
 		}
@@ -96,7 +92,7 @@ func (p *Project) notes(source string) []string {
 				}
 			}
 		}
-		if line := mainLine(b); p.Language == toolchain.Go && line > 0 {
+		if line := mainLine(b); language == toolchain.Go && line > 0 {
 			add(rel, line, "main is not run in a tool; move what it does into init")
 		}
 		return nil

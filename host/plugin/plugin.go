@@ -254,6 +254,12 @@ func Needs(info *guest.Info) []string {
 	return lines
 }
 
+// notes returns the notes on the sources of one module.
+func (p *Project) notes(source string) []string {
+	d, err := definition(p.Dir)
+	return notesOn(p.Language, p.Dir, source, err == nil && len(d.Capabilities.Files) > 0)
+}
+
 // definition returns the folder's tool.json, or the default if there is none.
 func definition(dir string) (*tools.Definition, error) {
 	file := filepath.Join(dir, definitionFile)
