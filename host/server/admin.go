@@ -25,10 +25,10 @@ type Admin struct {
 	http   *webserver.Server
 }
 
-// ListenAdmin takes the socket that is given or, where it is nil, binds one at path, with mode 0600 from its first moment,
-// and under the same rules as Listen, with its lock file. Nobody is answered before Serve. Those
-// for whom admits, which is asked once a connection, has an error are told it
-// and no more.
+// ListenAdmin takes the socket that is given or, if it is nil, binds one at path, with
+// mode 0600 from its first moment, under the rules of Listen, with its lock file. Nothing
+// is answered before Serve. admits is called once per connection; if it returns an error,
+// the connection gets that error and nothing more.
 func ListenAdmin(given *Given, path, lock string, admits func(Peer) error, h http.Handler) (*Admin, error) {
 	socket, err := openSocket(given, path, lock, 0o600, -1)
 	if err != nil {
@@ -46,12 +46,9 @@ func ListenAdmin(given *Given, path, lock string, admits func(Peer) error, h htt
 			h.ServeHTTP(w, r)
 		}),
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			raw, err := c.(*net.UnixConn).SyscallConn()
+			_, p, err := identify(c.(*net.UnixConn))
 			if err == nil {
-				var p Peer
-				if p, err = peerOf(raw); err == nil {
-					err = admits(p)
-				}
+				err = admits(p)
 			}
 			return context.WithValue(ctx, refusal{}, err)
 		},
@@ -78,3 +75,14 @@ func (a *Admin) Shutdown(ctx context.Context) error {
 	}
 	return err
 }
+
+// Pause, Resume, Copy, Leave and Claim of an Admin are those of a Server; requests that are
+// being answered go on, and its connections are not passed on.
+func (a *Admin) Pause()                { a.socket.pause() }
+func (a *Admin) Resume()               { a.socket.resume() }
+func (a *Admin) Copy() (*Given, error) { return a.socket.copy() }
+func (a *Admin) Leave()                { a.socket.keep() }
+func (a *Admin) Claim()                { a.socket.claim() }
+
+// Path returns the path of the socket.
+func (a *Admin) Path() string { return a.socket.path }

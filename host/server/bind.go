@@ -1,46 +1,37 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/toold/toold/host/regular"
 )
 
-// socket is a bound Unix socket and, where there is one, the lock that says that its
-// daemon lives.
-type socket struct {
-	*net.UnixListener
-	path string
-	// info is the socket's file, so that only our own is ever removed.
-	info os.FileInfo
-	lock *os.File
-	hold hold
-	// Both happen once: what has our names afterwards may be another daemon's.
-	unlinked, released sync.Once
+// openSocket adopts the socket that is given, or binds one.
+func openSocket(g *Given, path, lockFile string, mode os.FileMode, group int) (*socket, error) {
+	if g != nil {
+		return adopt(g, path, lockFile, mode, group)
+	}
+	return bind(path, lockFile, mode, group)
 }
 
-// bind listens at path, which is never there with another mode than mode, nor with
-// another group than group, -1 for our own: the socket is bound inside a folder that
-// only we can enter, given both, and renamed into place. A socket that a dead daemon left is replaced; a living
-// daemon's, and a file that is no socket, are left alone and are an error.
+// bind listens at path, which never has another mode than mode, nor another group
+// than group, -1 for our own: the socket is bound inside a folder that only we can
+// enter, given both, and renamed into place. A socket that a dead daemon left is
+// replaced; a living daemon's, and a file that is not a socket, are left alone and are
+// an error.
 //
-// lock is the path of a lock file, which a daemon of the same state folder holds also
-// while it has no socket any more. It must be where nobody else comes: who can open
-// it can hold it. Of others the socket itself tells: a dead daemon's takes no
-// connection. Empty takes no lock.
+// lockFile is the path of a lock file, which a daemon of the same state folder holds
+// even while it no longer has a socket. It must be where nobody else has access: whoever
+// can open it can hold it. Other daemons are recognized by the socket itself: a dead
+// one's takes no connection. Empty takes no lock.
 func bind(path, lockFile string, mode os.FileMode, group int) (*socket, error) {
 	if len(path) > maxPath {
 		return nil, fmt.Errorf("listen on %s: the path has %d bytes, a socket's has at most %d; choose a shorter one", path, len(path), maxPath)
@@ -57,7 +48,7 @@ func bind(path, lockFile string, mode os.FileMode, group int) (*socket, error) {
 		release(lock)
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
-	// Where it was in former versions. It is nobody's now: who made it is dead.
+	// Where it was in former versions. Nobody holds it: the daemon that made it is dead.
 	if info, err := os.Lstat(path + ".lock"); lockFile != path+".lock" && err == nil && info.Mode().IsRegular() && info.Size() == 0 {
 		os.Remove(path + ".lock")
 	}
@@ -73,7 +64,7 @@ func bindLocked(path string, mode os.FileMode, group int) (*socket, error) {
 		return nil, err
 	}
 	parent, base := filepath.Dir(path), filepath.Base(path)
-	// What a daemon left that was killed between here and the end.
+	// Left by a daemon that was killed between here and the end.
 	if old, err := filepath.Glob(filepath.Join(parent, escapeGlob("."+base)+".*")); err == nil {
 		for _, dir := range old {
 			os.Remove(filepath.Join(dir, "s"))
@@ -118,13 +109,13 @@ func bindLocked(path string, mode os.FileMode, group int) (*socket, error) {
 // folderPatience is how long a daemon waits for another one that binds in its folder.
 const folderPatience = 2 * time.Second
 
-// oneAtATime has daemons bind in a folder one after the other, until its result is
-// called. Who only reads the folder can hold its lock as well: then it is done
-// without, and of daemons that start in the same moment two may believe to serve.
+// oneAtATime makes daemons bind in a folder one after the other, until its result is
+// called. Whoever can only read the folder can hold its lock as well: then binding goes
+// ahead without it, and two daemons that start in the same moment may both serve.
 func oneAtATime(folder string) (done func()) {
 	f, err := os.Open(folder)
 	if err != nil {
-		return func() {} // binding says so
+		return func() {} // binding fails with the same error
 	}
 	for end := time.Now().Add(folderPatience); ; time.Sleep(folderPatience / 200) {
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil || time.Now().After(end) {
@@ -133,8 +124,8 @@ func oneAtATime(folder string) (done func()) {
 	}
 }
 
-// isStale reports whether a dead daemon's socket is at path; without one nothing is
-// there. The error says what else is.
+// isStale reports whether a dead daemon's socket is at path; false means that nothing
+// is there. Anything else there is an error.
 func isStale(path string) (bool, error) {
 	switch info, err := os.Lstat(path); {
 	case errors.Is(err, fs.ErrNotExist):
@@ -151,9 +142,9 @@ func isStale(path string) (bool, error) {
 		return false, errInUse
 	case errors.Is(err, unix.ECONNREFUSED):
 		return true, nil
-	case errors.Is(err, fs.ErrNotExist): // it went meanwhile
+	case errors.Is(err, fs.ErrNotExist): // it was removed meanwhile
 		return false, nil
-	case errors.Is(err, unix.EAGAIN): // it has more to accept than it may
+	case errors.Is(err, unix.EAGAIN): // its backlog is full
 		return false, errInUse
 	}
 	return false, fmt.Errorf("find out whether a daemon serves it: %w; stop that daemon, or give this one another path", err)
@@ -167,7 +158,7 @@ func replace(path, dir, inside string, stale bool) error {
 		if err := os.Rename(path, old); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		// What was taken away may be the one that a daemon put there since.
+		// What was moved away may be one that another daemon put there since.
 		if _, err := isStale(inside + "/o"); err != nil {
 			return errors.Join(err, place(old, path))
 		}
@@ -192,94 +183,69 @@ func giveTo(path string, group int) error {
 	return err
 }
 
-// errInUse is what a second daemon is told.
-var errInUse = errors.New("another daemon serves this socket; stop it, or give this one another path")
-
-// close removes the socket's file, where it is still ours, and stops listening,
-// in this order: the kernel gives the file's number to no other file while we
-// listen.
-func (s *socket) close() {
-	s.unlinked.Do(func() {
-		defer s.endHold()
-		if info, err := os.Lstat(s.path); err == nil && os.SameFile(info, s.info) && !s.isKept() {
-			os.Remove(s.path)
-		}
-		s.UnixListener.Close()
-	})
-}
-
-// release ends the claim to the path; the last thing that a daemon does.
-func (s *socket) release() { s.released.Do(func() { release(s.lock) }) }
-
-// acquire takes the lock that a living daemon holds. The kernel lets go of it
-// when the daemon dies, however it dies.
-func acquire(path string) (*os.File, error) {
-	for {
-		f, err := regular.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
-		if err != nil {
-			return nil, err
-		}
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			f.Close()
-			if errors.Is(err, unix.EWOULDBLOCK) {
-				return nil, errInUse
-			}
-			return nil, fmt.Errorf("lock %s: %w", path, err)
-		}
-		// Whoever held it before may have removed the file that we opened.
-		held, err := f.Stat()
-		if err != nil {
-			f.Close()
-			return nil, err
-		}
-		if now, err := os.Lstat(path); err == nil && os.SameFile(held, now) {
-			return f, nil
-		}
-		f.Close()
-	}
-}
-
-// release removes the lock file while it is held, and lets go of it.
-func release(f *os.File) {
-	if f == nil {
-		return
-	}
-	os.Remove(f.Name())
-	f.Close()
-}
-
 func escapeGlob(s string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(s)
 }
 
-// accept gives admit each new connection until s is closed, by ctx at the latest.
-func (s *socket) accept(ctx context.Context, log *slog.Logger, admit func(*net.UnixConn)) {
-	defer context.AfterFunc(ctx, s.close)()
-	var delay time.Duration
-	for {
-		nc, err := s.AcceptUnix()
-		if err == nil {
-			delay = 0
-			admit(nc)
-			continue
+// adopt is bind for a socket that is given: the same lock, and the same rules for
+// who may connect, but whoever bound it has to set them: a file with a mode or a group
+// that lets in more than asked for is an error.
+func adopt(g *Given, path, lockFile string, mode os.FileMode, group int) (_ *socket, err error) {
+	f := os.NewFile(uintptr(g.FD), path)
+	defer f.Close()
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("listen on %s with the socket that was passed: %w", path, err)
 		}
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			s.await(ctx.Done())
-			continue
-		}
-		// Out of descriptors, most likely: those who are served will give
-		// some back.
-		delay = min(max(2*delay, 5*time.Millisecond), time.Second)
-		log.Error("accept a connection", "error", err, "again_in", delay)
-		timer := time.NewTimer(delay)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		case <-timer.C:
+	}()
+	info, err := os.Lstat(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case info.Mode().Type() != fs.ModeSocket:
+		return nil, errors.New("there is a file that is not a socket; move it away or choose another path")
+	case info.Mode().Perm()&^mode.Perm() != 0:
+		return nil, fmt.Errorf("its mode is %04o and lets in more than %04o; set SocketMode=%04o in its unit, or the mode in toold.json", info.Mode().Perm(), mode.Perm(), mode.Perm())
+	case group >= 0 && !inGroup(info, group):
+		return nil, fmt.Errorf("its group is not %d; set SocketGroup= in its unit", group)
+	}
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, err
+	}
+	ul, ok := l.(*net.UnixListener)
+	if !ok {
+		l.Close()
+		return nil, errors.New("it is not a Unix socket")
+	}
+	ul.SetUnlinkOnClose(false)
+	s := &socket{UnixListener: ul, path: path, info: info}
+	s.hold.kept, s.hold.own = true, g.Own
+	if lockFile != "" {
+		if s.lock, err = acquire(lockFile); err != nil {
+			l.Close()
+			return nil, err
 		}
 	}
+	return s, nil
+}
+
+func inGroup(info os.FileInfo, group int) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(st.Gid) == group
+}
+
+// BoundTo returns the path to which the listening Unix socket fd was bound. It is an
+// error if fd is anything else.
+func BoundTo(fd int) (string, error) {
+	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	if err == nil && kind == unix.SOCK_STREAM {
+		listens, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+		if name, failed := unix.Getsockname(fd); err == nil && failed == nil && listens != 0 {
+			if at, ok := name.(*unix.SockaddrUnix); ok {
+				return at.Name, nil
+			}
+		}
+	}
+	return "", errors.New("it is not a listening stream socket of Unix; its unit has to have ListenStream= with a path")
 }

@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/toold/toold/host/fault"
@@ -24,24 +23,24 @@ type DoorConfig struct {
 	Admits func(Peer) error
 	Logger *slog.Logger
 	// MaxConns is how many connections are served at once. A further one takes the
-	// place of the oldest that has begun nothing for a second or more; where none is,
+	// place of the oldest that has begun nothing for a second or more; if there is none,
 	// the further one is refused. One in 64 places is kept from a uid that holds more
 	// than half of all. Default: 1024.
 	MaxConns int
-	// Refusal is what a connection is told that is not served, in the protocol of
+	// Refusal returns what a connection that is not served is sent, in the protocol of
 	// the door. It is required.
 	Refusal func(*fault.Error) []byte
 	// Handle serves one connection, and returns when it is over; the connection is
 	// closed then. stopping is closed when the server stops: what runs may finish
 	// until ctx ends, with a *fault.Error as its cause. It calls begin when
 	// the client asks something, before it serves that: from then on the connection keeps
-	// its place, since clients are idle for days. Where begin is false, the place is
-	// another's already, and the client was told so. It is required.
+	// its place, since clients are idle for days. If begin returns false, the place was
+	// given away already, and the client was told so. It is required.
 	Handle func(ctx context.Context, stopping <-chan struct{}, nc *net.UnixConn, p Peer, begin func() bool)
 }
 
 // Door accepts connections of a protocol that this package does not speak, under
-// the rules of a Server: who connected is what the kernel says, places are bounded,
+// the rules of a Server: the kernel identifies who connected, places are bounded,
 // and what was begun may finish when it stops.
 type Door struct {
 	config   DoorConfig
@@ -53,18 +52,18 @@ type Door struct {
 
 	mu      sync.Mutex // guards what follows
 	conns   map[*net.UnixConn]*doorConn
-	held    map[uint32]int // how many of conns are whose
+	held    map[uint32]int // how many of conns a uid has
 	stopped bool
 }
 
-// doorConn is what is known of a connection. Door.mu guards it.
+// doorConn is the state of a connection. Door.mu guards it.
 type doorConn struct {
 	uid   uint32
 	since time.Time
 	begun bool
 }
 
-// ListenDoor binds the socket, under the rules of Listen. Nobody is served before
+// ListenDoor binds the socket, under the rules of Listen. Nothing is served before
 // Serve.
 func ListenDoor(config DoorConfig) (*Door, error) {
 	if config.Mode == 0 {
@@ -91,18 +90,12 @@ func (d *Door) Serve(ctx context.Context) error {
 
 // admit serves a new connection, or refuses it.
 func (d *Door) admit(nc *net.UnixConn) {
-	raw, err := nc.SyscallConn()
-	var p Peer
-	if err == nil {
-		p, err = peerOf(raw)
-	}
+	_, p, err := identify(nc)
 	if err != nil {
 		d.config.Logger.Error("ask who connected", "error", err)
 		nc.Close()
 		return
 	}
-	p.Focus = new(atomic.Pointer[string])
-	p.Container = sync.OnceValue(func() string { return containerOf(p) })
 	if err := d.take(nc, p); err != nil {
 		d.refuse(nc, err)
 		return
@@ -118,7 +111,7 @@ func (d *Door) admit(nc *net.UnixConn) {
 	}()
 }
 
-// begin has a connection keep its place, and reports whether it still has one.
+// begin makes a connection keep its place, and reports whether it still has one.
 func (d *Door) begin(nc *net.UnixConn) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -186,7 +179,7 @@ func (d *Door) dropLocked(nc *net.UnixConn) {
 	}
 }
 
-// refuse tells a connection that was told nothing yet why it is not served, and closes
+// refuse sends a connection, as the first thing, why it is not served, and closes
 // it. The text is far smaller than the buffer of its socket: this does not block.
 func (d *Door) refuse(nc *net.UnixConn, err *fault.Error) {
 	nc.Write(d.config.Refusal(err))
@@ -194,8 +187,8 @@ func (d *Door) refuse(nc *net.UnixConn, err *fault.Error) {
 	nc.Close()
 }
 
-// Shutdown stops the door: connections are told to finish, and are ended with
-// ABORTED when ctx ends, as Server.Shutdown does.
+// Shutdown stops the door: it closes the stopping channel of its connections, and ends
+// them with ABORTED when ctx ends, as Server.Shutdown does.
 func (d *Door) Shutdown(ctx context.Context) error {
 	d.mu.Lock()
 	if !d.stopped {
@@ -215,9 +208,21 @@ func (d *Door) Shutdown(ctx context.Context) error {
 	})
 }
 
-// Conns is how many connections are open now.
+// Conns returns how many connections are open now.
 func (d *Door) Conns() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.conns)
 }
+
+// Pause, Resume, Copy, Leave and Claim of a Door are those of a Server. What its
+// connections ask meanwhile, Handle has to keep waiting; they are not passed on, since
+// the state of their protocol is not known here.
+func (d *Door) Pause()                { d.socket.pause() }
+func (d *Door) Resume()               { d.socket.resume() }
+func (d *Door) Copy() (*Given, error) { return d.socket.copy() }
+func (d *Door) Leave()                { d.socket.keep() }
+func (d *Door) Claim()                { d.socket.claim() }
+
+// Path returns the path of the socket.
+func (d *Door) Path() string { return d.socket.path }

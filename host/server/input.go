@@ -11,31 +11,31 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// ackAfter is how many bytes a tool takes before the client is told, unless it
+// ackAfter is how many bytes a tool takes before they are acknowledged, unless it
 // took all there was.
 const ackAfter = wire.Credit / 4
 
-// input is the caller's input of one call. The connection's reader puts in what
-// comes and is never kept waiting: a client that sends more than its credit is
-// in error. The tool takes out, and thereby gives the credit back.
+// input is the caller's input of one call. The connection's reader adds what
+// arrives and never waits: a client that sends more than its credit is in error.
+// The tool reads it, which returns the credit.
 type input struct {
 	ctx  context.Context // the call's
 	send func(json []byte) error
 
 	mu    sync.Mutex // guards what follows
-	more  *sync.Cond // anything below
+	more  *sync.Cond // of anything below
 	asked bool
 	buf   bytes.Buffer
-	taken int   // bytes that the tool took and the client was not told of
+	taken int   // bytes that the tool took and that were not acknowledged
 	ended bool  // no more will come
 	err   error // why reading fails; before what buf has
-	// extra is what did not come from the client: before what buf has, and not
-	// in its credit.
+	// extra did not come from the client: it is read before buf, and is not part of
+	// the credit.
 	extra []steering
-	over  bool // the tool has been told that the input ended
+	over  bool // the tool has read the end of the input
 }
 
-// steering is one text that was put in between.
+// steering is one text that was inserted.
 type steering struct {
 	text  []byte
 	taken func()
@@ -53,8 +53,7 @@ func (in *input) open() io.ReadCloser {
 	return in
 }
 
-// openTerminal asks the client for its input, and tells it that its terminal is
-// the tool's.
+// openTerminal asks the client for its input, with its terminal as the tool's.
 func (in *input) openTerminal() { in.ask(wire.EncodeTerminal()) }
 
 func (in *input) ask(frame []byte) {
@@ -67,7 +66,7 @@ func (in *input) ask(frame []byte) {
 	}
 }
 
-// receive puts in what came from the client.
+// receive adds what came from the client.
 func (in *input) receive(data []byte, eof bool) *fault.Error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -85,7 +84,7 @@ func (in *input) receive(data []byte, eof bool) *fault.Error {
 	return nil
 }
 
-// steer puts a text in between; false when the tool reads no more.
+// steer inserts a text; it returns false if the tool reads no more.
 func (in *input) steer(text []byte, taken func()) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -97,7 +96,7 @@ func (in *input) steer(text []byte, taken func()) bool {
 	return true
 }
 
-// end says that no more will come.
+// end records that no more will come.
 func (in *input) end() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -155,7 +154,7 @@ func (in *input) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close drops what still comes.
+// Close drops what still arrives.
 func (in *input) Close() error {
 	in.fail(errClosed)
 	return nil

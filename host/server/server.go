@@ -2,62 +2,38 @@
 //
 // It speaks the protocol of package wire: it promises that requests of one
 // connection are answered in order, that every request is answered, whatever
-// is wrong with it, and that one connection never waits for another. It knows
-// nothing of tools: a Handler makes the Result of each Call. Package host is
-// its caller.
+// is wrong with it, and that one connection never waits for another. A Handler
+// makes the Result of each Call. Package host is its caller.
 //
-// A call belongs to the one who made it. When its connection is closed, its
-// context is cancelled; a connection that is only half closed (the client has
-// nothing more to say, and waits for the answer) is not closed.
+// The context of a call ends when its connection is closed. A connection that is
+// only half closed (the client sends nothing more, and waits for the answer) is
+// not closed.
+//
+// The files build on each other in this order: peer.go, admission.go, socket.go,
+// bind.go; writer.go, input.go, call.go, queue.go, reader.go, conn.go; and above
+// them server.go, door.go and admin.go, which nothing else uses.
 package server
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
 )
 
-// Peer is who is at the other end of a connection, as the kernel says.
-type Peer struct {
-	UID uint32
-	GID uint32
-	PID int // 0: in a process namespace that this process cannot see
-	// Ended reports whether the process has ended since, so that its number
-	// may be another's. It is false where the kernel does not tell.
-	Ended func() bool
-	// Container returns the id of the container that the process is in, as its
-	// control group is named; empty: none that is known, or the process has ended.
-	Container func() string
-	// Focus is the Handler's to use and is forgotten with the connection: the
-	// session that calls belong to which name none. It is never nil.
-	Focus *atomic.Pointer[string]
-}
-
-// Handler makes the result of a call. ctx ends when the caller leaves, when
-// the server is made to stop, and when the caller breaks the protocol; its
-// cause is then a *fault.Error that says so. c.ExecutionID is never empty.
-//
-// Stdout and Stderr of a streamed call's Result are what was not written to s:
-// they are sent before the last frame. The Handler must not write to s once it
-// has returned. A panic, and nil, are INTERNAL to the caller.
-type Handler func(ctx context.Context, c *wire.Call, p Peer, s wire.Streams) *wire.Result
-
 // Config is fixed once the server listens.
 type Config struct {
 	// Path is that of the socket, 107 bytes at most (103 where it is not
 	// Linux).
 	Path string
-	// Given is the socket at Path where it is bound already; nil: Listen binds it.
+	// Given is the socket at Path if it is bound already; nil: Listen binds it.
 	Given *Given
 	// Lock is a file that is locked while the server lives, in a folder that only
 	// this daemon and others that must not serve Path beside it can reach. Empty:
@@ -71,38 +47,21 @@ type Config struct {
 	Grouped bool
 	// MaxConns is how many connections are served at once. A further one takes
 	// the place of the one that has been idle longest, for a second or more,
-	// which is told OVERLOADED; where none is, the further one is. One in 64 places is kept
+	// which gets OVERLOADED; if there is none, the further one gets it. One in 64 places is kept
 	// from a uid that holds more than half of all. Default: 1024.
 	MaxConns int
-	// Admits, where there is one, is asked once a connection. Those for whom it
-	// has an error are told it and no more.
+	// Admits, unless it is nil, is called once per connection. A connection for which
+	// it returns an error gets that error and nothing more.
 	Admits func(Peer) error
 	// Handler is required.
 	Handler Handler
-	// Logger gets what no caller can be told. Default: slog.Default().
+	// Logger gets the errors that no caller can get. Default: slog.Default().
 	Logger *slog.Logger
 }
 
-const (
-	defaultMaxConns = 1024
-	// lingerTime and lingerBytes bound how long the server listens to a
-	// client that it has turned away, so that the client gets to read why.
-	lingerTime  = 2 * time.Second
-	lingerBytes = 16 << 20
-	// maxTurnedAway is how many connections over the limit are listened to at
-	// once.
-	maxTurnedAway = 64
-	// minIdle is how long a connection is idle before its place may be
-	// another's: one that has just come is about to ask.
-	minIdle = time.Second
-	// drainGrace is how long, when the server stops, a request that is already
-	// on its way may take to arrive on an idle connection, to be refused in
-	// words.
-	drainGrace = 100 * time.Millisecond
-	// endGrace is how long handlers have to return once their calls were
-	// ended.
-	endGrace = 5 * time.Second
-)
+// maxTurnedAway is how many connections over the limit are listened to at
+// once.
+const maxTurnedAway = 64
 
 // Server answers calls. Make one with Listen.
 type Server struct {
@@ -117,14 +76,14 @@ type Server struct {
 
 	mu       sync.Mutex // guards what follows
 	conns    map[*conn]struct{}
-	held     map[uint32]int // how many of conns are whose
+	held     map[uint32]int // how many of conns a uid has
 	stopping bool
 	paused   bool
 }
 
-// Listen binds the socket. Nobody is answered before Serve. It fails where
-// another daemon serves the path, where a file that is no socket stands there,
-// and where the folder is missing or not ours to write.
+// Listen binds the socket. Nothing is answered before Serve. It fails if
+// another daemon serves the path, if there is a file that is not a socket,
+// and if the folder is missing or not writable.
 func Listen(config Config) (*Server, error) {
 	if config.Handler == nil {
 		panic("server: Config.Handler is nil")
@@ -155,17 +114,17 @@ func Listen(config Config) (*Server, error) {
 
 // Serve answers calls until Shutdown, or until ctx ends; then it returns nil,
 // the socket is gone, and calls still run: Shutdown ends them. Calls get the
-// values of ctx, not its end.
+// values of ctx, but do not end with it.
 func (s *Server) Serve(ctx context.Context) error {
 	base := context.WithoutCancel(ctx)
 	s.socket.accept(ctx, s.log, func(nc *net.UnixConn) { s.admit(base, nc, "") })
 	return nil
 }
 
-// admit serves a new connection, whose focus is that of a daemon before this one, or
-// turns it away.
+// admit serves a new connection, or turns it away. focus is what an earlier daemon
+// left in Peer.Focus.
 func (s *Server) admit(ctx context.Context, nc *net.UnixConn, focus string) {
-	c, err := newConn(s, ctx, nc)
+	c, err := newConn(ctx, nc, s.config.Handler, s.log, s.turnedAway)
 	if err != nil {
 		s.log.Error("ask who connected", "error", err)
 		nc.Close()
@@ -175,7 +134,7 @@ func (s *Server) admit(ctx context.Context, nc *net.UnixConn, focus string) {
 		c.peer.Focus.Store(&focus)
 	}
 	s.mu.Lock()
-	c.paused = s.paused
+	c.queue.pause.wanted = s.paused
 	stopping := s.stopping
 	admitted := !stopping && s.roomLocked(c.peer.UID)
 	if !stopping {
@@ -210,32 +169,6 @@ func (s *Server) admit(ctx context.Context, nc *net.UnixConn, focus string) {
 	}
 }
 
-// refusal is why admits does not let p in, or nil.
-func refusal(admits func(Peer) error, p Peer) *fault.Error {
-	if admits == nil {
-		return nil
-	}
-	err := admits(p)
-	if err == nil {
-		return nil
-	}
-	var e *fault.Error
-	if !errors.As(err, &e) {
-		e = fault.Errorf(fault.Denied, "%w", err)
-	}
-	return e
-}
-
-// share returns how many connections there may be of most for a further one to find a
-// place, of a uid that holds so many. Whoever holds more than half is greedy: it leaves
-// one place in 64 to others, and has to give up its own.
-func share(most, held int) (places int, greedy bool) {
-	if held > most/2 {
-		return most - most/64, true
-	}
-	return most, false
-}
-
 // roomLocked reports whether there is a place for a further connection of uid,
 // and makes one where a connection is idle.
 func (s *Server) roomLocked(uid uint32) bool {
@@ -249,7 +182,7 @@ func (s *Server) roomLocked(uid uint32) bool {
 		if greedy && c.peer.UID != uid {
 			continue
 		}
-		if t, idle := c.idleSince(); idle && (oldest == nil || t.Before(since)) {
+		if t, idle := c.queue.idleSince(); idle && (oldest == nil || t.Before(since)) {
 			oldest, since = c, t
 		}
 	}
@@ -276,7 +209,7 @@ func tell(nc *net.UnixConn, err *fault.Error) {
 	wire.WriteFrame(nc, wire.EncodeResult(wire.Plain, &wire.Result{Err: err}))
 }
 
-// reject closes a connection that was told why.
+// reject closes a connection that got the reason.
 func (s *Server) reject(nc *net.UnixConn) {
 	select {
 	case s.turnedAway <- struct{}{}:
@@ -292,34 +225,25 @@ func (s *Server) reject(nc *net.UnixConn) {
 	}
 }
 
-// linger ends our half of a connection and lets the client finish what it is
-// sending, within bounds. Closing at once would reset the connection, and take
-// the answer away from a client that is still writing.
-func linger(nc *net.UnixConn) {
-	nc.CloseWrite()
-	nc.SetReadDeadline(time.Now().Add(lingerTime))
-	io.CopyN(io.Discard, nc, lingerBytes)
-}
-
 // Shutdown stops the server. Calls that run finish, with their streams, and
-// are answered; requests that come after are told OVERLOADED. When ctx ends
+// are answered; later requests get OVERLOADED. When ctx ends
 // first, the remaining calls are ended, for the reason ABORTED. It returns nil
 // when nothing is left, and an error when a call has not ended five seconds
-// after it was told to, its handler stuck or its caller not reading; its
-// connection is closed anyway. The lock is let go of at the very end, so that
+// after its context did, its handler stuck or its caller not reading; its
+// connection is closed anyway. The lock is released at the very end, so that
 // the next daemon begins when this one is done.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.stopping = true
 	for c := range s.conns {
-		c.stop()
+		c.queue.stop()
 	}
 	s.mu.Unlock()
 	s.socket.close() // which makes Serve return
 	defer s.socket.release()
 
 	return drain(ctx, &s.running,
-		func(why *fault.Error) { s.eachConn(func(c *conn) { c.end(why) }) },
+		func(why *fault.Error) { s.eachConn(func(c *conn) { c.queue.end(why) }) },
 		func() (left int) {
 			s.eachConn(func(c *conn) {
 				left++
@@ -327,31 +251,6 @@ func (s *Server) Shutdown(ctx context.Context) error {
 			})
 			return left
 		})
-}
-
-// drain waits for the connections of running. When ctx ends first, it has end end
-// their calls, and after endGrace closeLeft close those that are still there, which
-// is an error.
-func drain(ctx context.Context, running *sync.WaitGroup, end func(why *fault.Error), closeLeft func() int) error {
-	done := make(chan struct{})
-	go func() {
-		running.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-	}
-	end(fault.Errorf(fault.Aborted, "the daemon was stopped while the call ran; call again when it is back, if that is safe"))
-	timer := time.NewTimer(endGrace)
-	defer timer.Stop()
-	select {
-	case <-done:
-		return nil
-	case <-timer.C:
-	}
-	return fmt.Errorf("stop the server: %d connections had calls that did not end", closeLeft())
 }
 
 func (s *Server) eachConn(f func(*conn)) {
@@ -362,9 +261,88 @@ func (s *Server) eachConn(f func(*conn)) {
 	}
 }
 
-// Conns is how many connections are open now.
+// Conns returns how many connections are open now.
 func (s *Server) Conns() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.conns)
 }
+
+// Pause accepts no more connections and begins no more requests until Resume: they
+// wait, the connections in the kernel's queue. What was asked before is answered.
+func (s *Server) Pause() {
+	s.socket.pause()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.paused = true
+	for c := range s.conns {
+		c.queue.setPaused(true)
+	}
+}
+
+// Resume ends a Pause.
+func (s *Server) Resume() {
+	s.mu.Lock()
+	s.paused = false
+	for c := range s.conns {
+		c.queue.setPaused(false)
+	}
+	s.mu.Unlock()
+	s.socket.resume()
+}
+
+// Busy returns, of a paused server, how many connections have a call that was not
+// answered, and how many are sending a request or are not known to be idle yet.
+func (s *Server) Busy() (calls, partial int) {
+	if !s.socket.isHeld() {
+		partial++
+	}
+	s.eachConn(func(c *conn) {
+		called, arriving := c.queue.busy()
+		if called {
+			calls++
+		}
+		if arriving {
+			partial++
+		}
+	})
+	return calls, partial
+}
+
+// Copy returns the listening socket, for the daemon that comes next.
+func (s *Server) Copy() (*Given, error) { return s.socket.copy() }
+
+// Leave takes the idle connections from a paused server, for the daemon that comes
+// next, and keeps the socket's file.
+func (s *Server) Leave() (conns []Connection) {
+	s.socket.keep()
+	s.eachConn(func(c *conn) {
+		if left, ok := c.leave(); ok {
+			conns = append(conns, left)
+		}
+	})
+	return conns
+}
+
+// Take serves a connection that the daemon before this one has left.
+func (s *Server) Take(from Connection) error {
+	f := os.NewFile(uintptr(from.FD), s.config.Path)
+	defer f.Close()
+	nc, err := net.FileConn(f)
+	if err != nil {
+		return fmt.Errorf("take over a connection: %w", err)
+	}
+	unixConn, ok := nc.(*net.UnixConn)
+	if !ok {
+		nc.Close()
+		return errors.New("take over a connection: it is not one of a Unix socket")
+	}
+	s.admit(context.Background(), unixConn, from.Focus)
+	return nil
+}
+
+// Claim makes this daemon the owner of the socket that it was given.
+func (s *Server) Claim() { s.socket.claim() }
+
+// Path returns the path of the socket.
+func (s *Server) Path() string { return s.socket.path }

@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -349,9 +348,9 @@ func TestRequestsAreAnsweredInOrder(t *testing.T) {
 // queued is how many requests of the server's one connection wait.
 func queued(s *Server) (n int) {
 	s.eachConn(func(c *conn) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		n = len(c.queue)
+		c.queue.mu.Lock()
+		defer c.queue.mu.Unlock()
+		n = len(c.queue.calls)
 	})
 	return n
 }
@@ -390,9 +389,9 @@ func TestQueueIsBoundedInBytes(t *testing.T) {
 	s = start(t, Config{Handler: func(ctx context.Context, c *wire.Call, _ Peer, _ wire.Streams) *wire.Result {
 		<-begin
 		s.eachConn(func(c *conn) {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			most = max(most, c.queuedBytes)
+			c.queue.mu.Lock()
+			defer c.queue.mu.Unlock()
+			most = max(most, c.queue.bytesLocked())
 		})
 		return &wire.Result{Ran: true}
 	}})
@@ -421,9 +420,9 @@ func TestQueueIsBoundedInBytes(t *testing.T) {
 	// Until no more is read, or all was.
 	for stalled := false; !stalled; runtime.Gosched() {
 		s.eachConn(func(c *conn) {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			stalled = c.waiting || len(c.queue) == n
+			c.queue.mu.Lock()
+			defer c.queue.mu.Unlock()
+			stalled = c.queue.waiting || len(c.queue.calls) == n
 		})
 	}
 	close(begin)
@@ -569,9 +568,9 @@ func pass(s *Server, d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
-		c.mu.Lock()
-		c.idle = c.idle.Add(-d)
-		c.mu.Unlock()
+		c.queue.mu.Lock()
+		c.queue.idle = c.queue.idle.Add(-d)
+		c.queue.mu.Unlock()
 	}
 }
 
@@ -662,6 +661,14 @@ func TestEvictionIsBounded(t *testing.T) {
 	}
 }
 
+// unserved returns a connection that no goroutine reads or serves.
+func unserved(t *testing.T, nc *net.UnixConn) *conn {
+	c := &conn{nc: nc}
+	c.queue.init(nc)
+	c.reader = reader{nc: nc, ctx: t.Context(), q: &c.queue, out: &c.out}
+	return c
+}
+
 // leavesPlaces fills a server of limit connections as uid 1 and then enters as 2 and 3:
 // some places are not for the uid that holds most.
 func leavesPlaces(t *testing.T, limit int, enter func(uid uint32) bool) {
@@ -691,10 +698,10 @@ func TestPlacesOfOthers(t *testing.T) {
 		if !s.roomLocked(uid) {
 			return false
 		}
-		c := &conn{server: s, peer: Peer{UID: uid}, reading: true, ctx: t.Context(), nc: unixConn(t)}
-		c.change = sync.NewCond(&c.mu)
+		c := unserved(t, unixConn(t))
+		c.peer.UID, c.turnedAway, c.queue.idle = uid, s.turnedAway, time.Time{} // idle longest
 		if busy {
-			c.queue = []*call{{}}
+			c.queue.calls = []*call{{}}
 		}
 		s.conns[c] = struct{}{}
 		s.held[uid]++
@@ -802,12 +809,11 @@ func TestSignals(t *testing.T) {
 
 // TestSignalsThatNobodyTakes do not keep the reader waiting.
 func TestSignalsThatNobodyTakes(t *testing.T) {
-	c := &conn{ctx: t.Context()}
-	c.change = sync.NewCond(&c.mu)
-	cl := c.newCall(&wire.Call{Tool: "x"}, 0)
-	c.push(cl)
+	c := unserved(t, nil)
+	cl := newCall(t.Context(), &c.out, &wire.Call{Tool: "x"}, 0)
+	c.queue.push(cl)
 	for range 100 {
-		c.take([]byte(`{"type":"signal","name":"INT"}`))
+		c.reader.take([]byte(`{"type":"signal","name":"INT"}`))
 	}
 	if len(cl.signals) != cap(cl.signals) {
 		t.Errorf("%d of 100 signals wait, want %d", len(cl.signals), cap(cl.signals))
@@ -861,18 +867,17 @@ func TestWriteAfterTheResult(t *testing.T) {
 // TestFrameWhileTheResultIsWritten: a frame that comes between a result and what
 // follows it is not the finished call's.
 func TestFrameWhileTheResultIsWritten(t *testing.T) {
-	c := &conn{ctx: t.Context()}
-	c.change = sync.NewCond(&c.mu)
-	finished := c.newCall(&wire.Call{Tool: "x", Stream: true}, 0)
+	c := unserved(t, nil)
+	finished := newCall(t.Context(), &c.out, &wire.Call{Tool: "x", Stream: true}, 0)
 	finished.answered = true
-	c.push(finished)
-	c.take([]byte(`{"type":"signal","name":"INT"}`))
-	c.take([]byte(stdin("late")))
-	if len(c.queue) != 1 || len(finished.signals) > 0 || finished.input.buf.Len() > 0 {
-		t.Errorf("a late frame was taken: %d in the queue, %d signals", len(c.queue), len(finished.signals))
+	c.queue.push(finished)
+	c.reader.take([]byte(`{"type":"signal","name":"INT"}`))
+	c.reader.take([]byte(stdin("late")))
+	if len(c.queue.calls) != 1 || len(finished.signals) > 0 || finished.input.buf.Len() > 0 {
+		t.Errorf("a late frame was taken: %d in the queue, %d signals", len(c.queue.calls), len(finished.signals))
 	}
-	c.take([]byte(`{"type":"stdin","data":"?"}`))
-	if finished.ctx.Err() != nil || len(c.queue) != 2 || c.queue[1].refused == nil {
-		t.Errorf("a malformed frame has no answer of its own: %d in the queue, %v", len(c.queue), finished.ctx.Err())
+	c.reader.take([]byte(`{"type":"stdin","data":"?"}`))
+	if finished.ctx.Err() != nil || len(c.queue.calls) != 2 || c.queue.calls[1].refused == nil {
+		t.Errorf("a malformed frame has no answer of its own: %d in the queue, %v", len(c.queue.calls), finished.ctx.Err())
 	}
 }

@@ -57,7 +57,7 @@ func TestShutdownAnswersLastWords(t *testing.T) {
 	c := dial(t, s)
 	c.send(`{"tool":"x"}`)
 	c.result()
-	s.eachConn((*conn).stop)
+	s.eachConn(func(c *conn) { c.queue.stop() })
 	c.send(`{"tool":"x"}`)
 	c.refused(fault.Overloaded)
 	c.ended()

@@ -6,13 +6,30 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 )
+
+// Peer identifies the other end of a connection, from the kernel.
+type Peer struct {
+	UID uint32
+	GID uint32
+	PID int // 0: in a process namespace that this process cannot see
+	// Ended reports whether the process has ended since, so that its number
+	// may be another's. It is false if the kernel does not record it.
+	Ended func() bool
+	// Container returns the id of the container that the process is in, as its
+	// control group is named; empty: none is known, or the process has ended.
+	Container func() string
+	// Focus is used by the Handler only and is discarded with the connection: the
+	// session of calls that name none. It is never nil.
+	Focus *atomic.Pointer[string]
+}
 
 // maxCgroup is how much of a process's control groups is read, in bytes.
 const maxCgroup = 16 << 10
 
 // containerOf returns the id of the container that the peer's process is in. Nothing
-// is decided by it: it is what people are shown.
+// is decided by it: it is only shown to people.
 func containerOf(p Peer) string {
 	if p.PID <= 0 {
 		return ""
@@ -30,7 +47,7 @@ func containerOf(p Peer) string {
 }
 
 // containerIn finds the id of a container, 64 hexadecimal digits, in the contents of
-// /proc/PID/cgroup: the outermost, since who is root in a container names what is
+// /proc/PID/cgroup: the outermost, since root in a container chooses the names
 // below.
 func containerIn(cgroup []byte) string {
 	for line := range bytes.Lines(cgroup) {
