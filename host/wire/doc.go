@@ -300,8 +300,8 @@ for one that was offered, and for up to 8 at a time:
 	{"type": "callback", "id": 1, "run": {"kind": "hooks", "path": "/w/.git/hooks/pre-push",
 	 "args": ["origin", "https://…"], "cwd": "/w", "env": {"GIT_PREFIX": ""}}}
 
-id is new in each. path is there for hooks only: which program another kind is, the client
-knows. args are its arguments: of an editor, one absolute path of a file, of a pager
+id is new in each. path is there for hooks only: the client chooses the program of another
+kind. args are its arguments: of an editor, one absolute path of a file, of a pager
 none. env is added to the client's own environment. What belongs to it has its id:
 
 	{"type": "callback", "id": 1, "stdin": "<base64>"}    what the program reads
@@ -365,14 +365,14 @@ answered when the text was read, or after timeoutMs (1000), with queued; if the
 call ends without reading it, the answer is NOT_RUNNING with the number of bytes that were
 not delivered.
 
-session.watch tells what happens in a session, which may be named by id as well, or,
-where neither the payload nor the request names one, in all of the caller's. An event
+session.watch sends what happens in a session, which may be named by id as well, or,
+if neither the payload nor the request names one, in all of the caller's. An event
 is an object {"event": "begin", "cursor": "...", "at": "...", "session": "...", ...}.
-The first one is "ready". after is the cursor of an event; the watch goes on after
-it, and an event "lost" counts what is not told, or says "reset": true in lost where
-the server cannot know. docs/sessions.md has all events; a client ignores those and
-fields that it does not know. Output is dropped for a client that reads too slowly,
-which "lost" tells; one that falls behind with other events gets the event "cut" and
+The first one is "ready". after is the cursor of an event; the watch continues after
+it, and an event "lost" counts what was missed, or has "reset": true in lost if the
+server cannot count it. docs/sessions.md has all events; a client ignores unknown ones
+and unknown fields. Output is dropped for a client that reads too slowly, which "lost"
+counts; one that falls behind with other events gets the event "cut" and
 LIMIT_EXCEEDED, or the end of the connection if it does not read. The watch ends when
 its session is closed, and after timeoutMs.
 

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"math"
 	"strconv"
 	"syscall"
 	"time"
@@ -231,78 +230,7 @@ func appendTexts(head, tail []byte, name1 string, text1 []byte, name2 string, te
 	return append(out, end...)
 }
 
-// textSize returns the size of text in a JSON string, without the quotes, or any
-// value over most if it is larger than most.
-func textSize[T []byte | string](text T, most int) int {
-	size := 0
-	for i := 0; i < len(text) && size <= most; {
-		n, out := encodedSize(text[i:])
-		i += n
-		size += out
-	}
-	return size
-}
-
-// encodedSize returns the size of the first character of text, and its size in a
-// JSON string. An invalid byte becomes U+FFFD.
-func encodedSize[T []byte | string](text T) (n, out int) {
-	switch c := text[0]; {
-	case c == '"' || c == '\\' || c == '\n' || c == '\r' || c == '\t':
-		return 1, 2
-	case c < ' ':
-		return 1, 6
-	case c < utf8.RuneSelf:
-		return 1, 1
-	}
-	r, n := utf8.DecodeRuneInString(string(text[:min(len(text), utf8.UTFMax)]))
-	if r == utf8.RuneError && n == 1 {
-		return 1, len("\uFFFD")
-	}
-	return n, n
-}
-
-// appendText appends text as the content of a JSON string, as much as fits in room
-// bytes, and returns how much of text that was.
-func appendText[T []byte | string](dst []byte, text T, room int) ([]byte, int) {
-	const hex = "0123456789abcdef"
-	for i := 0; i < len(text); {
-		n, out := encodedSize(text[i:])
-		if room -= out; room < 0 {
-			return dst, i
-		}
-		switch c := text[i]; {
-		case out == n:
-			dst = append(dst, text[i:i+n]...)
-		case c >= utf8.RuneSelf:
-			dst = append(dst, "\uFFFD"...)
-		case c == '\n':
-			dst = append(dst, '\\', 'n')
-		case c == '\r':
-			dst = append(dst, '\\', 'r')
-		case c == '\t':
-			dst = append(dst, '\\', 't')
-		case c < ' ':
-			dst = append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
-		default:
-			dst = append(dst, '\\', c)
-		}
-		i += n
-	}
-	return dst, len(text)
-}
-
-// appendCut appends text as a JSON string, as much as fits in room bytes between
-// the quotes.
-func appendCut[T []byte | string](dst []byte, text T, room int) []byte {
-	dst = append(dst, '"')
-	dst, _ = appendText(dst, text, room)
-	return append(dst, '"')
-}
-
 func appendMessage(dst []byte, s string) []byte { return appendCut(dst, s, maxMessage) }
-
-// appendString appends all of s as a JSON string.
-func appendString(dst []byte, s string) []byte { return appendCut(dst, s, math.MaxInt) }
 
 // EncodeProgress returns a progress frame, as JSON. The error is a
 // *strictjson.Fault if data is not one JSON value, and a *fault.Error with
@@ -510,20 +438,7 @@ func appendRequest(dst []byte, c *Call, args []string, more bool) []byte {
 		dst = appendStrings(dst, c.Callbacks)
 	}
 	flag(`,"more"`, more)
-	if len(c.Env) > 0 {
-		dst = append(dst, `,"env":{`...)
-		sep := byte(0)
-		for name, value := range c.Env {
-			if sep != 0 {
-				dst = append(dst, sep)
-			}
-			sep = ','
-			dst = appendString(dst, name)
-			dst = append(dst, ':')
-			dst = appendString(dst, value)
-		}
-		dst = append(dst, '}')
-	}
+	dst = appendEnv(dst, c.Env)
 	if len(c.EnvSeen) > 0 && c.Form == Plain {
 		dst = append(dst, `,"env_seen":`...)
 		dst = appendStrings(dst, c.EnvSeen)
@@ -531,6 +446,24 @@ func appendRequest(dst []byte, c *Call, args []string, more bool) []byte {
 	flag(`,"background"`, c.Background)
 	flag(`,"detach"`, c.Detach)
 	text(`,"trace"`, c.Trace)
+	return append(dst, '}')
+}
+
+func appendEnv(dst []byte, env map[string]string) []byte {
+	if len(env) == 0 {
+		return dst
+	}
+	dst = append(dst, `,"env":{`...)
+	sep := byte(0)
+	for name, value := range env {
+		if sep != 0 {
+			dst = append(dst, sep)
+		}
+		sep = ','
+		dst = appendString(dst, name)
+		dst = append(dst, ':')
+		dst = appendString(dst, value)
+	}
 	return append(dst, '}')
 }
 
@@ -575,15 +508,4 @@ func appendPayloadArgs(dst []byte, c *Call, args []string) []byte {
 		dst = append(dst, '"')
 	}
 	return append(dst, '}')
-}
-
-func appendStrings(dst []byte, list []string) []byte {
-	dst = append(dst, '[')
-	for i, s := range list {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = appendString(dst, s)
-	}
-	return append(dst, ']')
 }

@@ -135,7 +135,7 @@ func TestParseRefuses(t *testing.T) {
 		{`{"tool":"git","x":` + strings.Repeat(`[`, 64) + strings.Repeat(`]`, 64) + `}`, "INVALID_ENVELOPE", "/x" + strings.Repeat("/0", 63) + ": nests deeper than 64 (byte 81)"},
 
 		{`{"toolId":"x"}`, "INVALID_ENVELOPE", "/executionId: is missing; generate a version-4 UUID for each execution"},
-		{`{"toolId":"x","executionId":"` + id + `"}`, "INVALID_ENVELOPE", "/payload: is missing; it is an object, {} where the tool takes nothing"},
+		{`{"toolId":"x","executionId":"` + id + `"}`, "INVALID_ENVELOPE", "/payload: is missing; it is an object, {} if the tool takes nothing"},
 		{`{"toolId":"","executionId":"` + id + `","payload":{}}`, "INVALID_ENVELOPE", "/toolId: is empty; it names the tool to call"},
 		{`{"toolId":"x","executionId":"","payload":{}}`, "INVALID_ENVELOPE", "/executionId: must be a version-4 UUID, such as 7d444840-9dc0-41d1-b245-5ffdce74fad2 (byte 28)"},
 		{`{"toolId":"x","executionId":"7d444840-9dc0-11d1-b245-5ffdce74fad2","payload":{}}`, "INVALID_ENVELOPE", "/executionId: must be a version-4 UUID, such as 7d444840-9dc0-41d1-b245-5ffdce74fad2 (byte 28)"},

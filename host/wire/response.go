@@ -93,30 +93,44 @@ func ParseResponse(frame []byte) (*Response, error) {
 	default:
 		return p, nil
 	}
+	var err error
 	if q.EnvelopeDuration == nil {
-		r := &Result{
-			ExitCode: q.ExitCode, Stdout: []byte(q.Stdout), Stderr: []byte(q.Stderr), Truncated: q.Truncated,
-			FromCache: q.FromCache, ExecutionID: q.ExecutionID, Duration: time.Duration(q.DurationMS) * time.Millisecond,
-			Usage: q.Usage,
-		}
-		var message string
-		if q.Error != nil {
-			if err := strictjson.Unmarshal(q.Error, &message); err != nil {
-				return nil, fmt.Errorf("read the answer: /error: %w", err)
-			}
-		}
-		switch {
-		case message != "":
-			r.Err = &fault.Error{Code: q.Code, Message: message, MayRetry: q.Retriable, ToolCode: q.ToolCode}
-			if q.Code == "" {
-				r.Err.Code = fault.Internal
-			}
-		default:
-			r.Ran = true
-		}
-		p.Result = r
-		return p, nil
+		p.Result, err = q.plainResult()
+	} else {
+		p.Result, err = q.envelopeResult()
 	}
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// plainResult returns the result in a response in plain form.
+func (q *response) plainResult() (*Result, error) {
+	r := &Result{
+		ExitCode: q.ExitCode, Stdout: []byte(q.Stdout), Stderr: []byte(q.Stderr), Truncated: q.Truncated,
+		FromCache: q.FromCache, ExecutionID: q.ExecutionID, Duration: time.Duration(q.DurationMS) * time.Millisecond,
+		Usage: q.Usage,
+	}
+	var message string
+	if q.Error != nil {
+		if err := strictjson.Unmarshal(q.Error, &message); err != nil {
+			return nil, fmt.Errorf("read the answer: /error: %w", err)
+		}
+	}
+	if message == "" {
+		r.Ran = true
+		return r, nil
+	}
+	r.Err = &fault.Error{Code: q.Code, Message: message, MayRetry: q.Retriable, ToolCode: q.ToolCode}
+	if q.Code == "" {
+		r.Err.Code = fault.Internal
+	}
+	return r, nil
+}
+
+// envelopeResult returns the result in a response in envelope form.
+func (q *response) envelopeResult() (*Result, error) {
 	r := &Result{
 		Data: q.Data, FromCache: q.EnvelopeFromCache, ExecutionID: q.EnvelopeExecution,
 		Duration: time.Duration(*q.EnvelopeDuration) * time.Millisecond, Usage: q.Usage,
@@ -149,6 +163,5 @@ func ParseResponse(frame []byte) (*Response, error) {
 	} else {
 		r.Ran = true
 	}
-	p.Result = r
-	return p, nil
+	return r, nil
 }

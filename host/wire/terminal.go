@@ -20,7 +20,7 @@ type TTY struct {
 	ColorTerm string `json:"colorterm"`
 	// Stderr means that standard error is the same terminal.
 	Stderr bool `json:"stderr"`
-	// Jobs means that the caller handles being told that its tool was stopped, and continues it.
+	// Jobs means that the caller handles the frame that its tool was stopped, and continues it.
 	Jobs bool `json:"jobs"`
 }
 
@@ -49,15 +49,15 @@ func (t *TTY) check(stream bool, stdin []byte) error {
 	case stdin != nil:
 		return refuse("/tty", "is there, and so is the input; a terminal is typed into while the call runs")
 	case !TermName(t.Term):
-		return refuse("/tty/term", "is no name of a kind of terminal, as xterm-256color")
+		return refuse("/tty/term", "is not the name of a terminal type, such as xterm-256color")
 	case !TermName(t.ColorTerm):
-		return refuse("/tty/colorterm", "is no kind of colours, as truecolor")
+		return refuse("/tty/colorterm", "is not a kind of colours, such as truecolor")
 	}
 	return nil
 }
 
-// UnknownTTY reports whether err is how a server that has no terminals, or none with jobs, refuses a request that
-// offers one. The call did not take place.
+// UnknownTTY reports whether err is the refusal of a server without terminals, or without jobs on them, of a request
+// that offers one. The call did not take place.
 func UnknownTTY(err *fault.Error) bool {
 	return err != nil && err.Code == fault.InvalidEnvelope &&
 		(strings.HasPrefix(err.Message, "/tty:") || strings.HasPrefix(err.Message, "/tty/jobs:"))

@@ -31,17 +31,17 @@ func TestTTY(t *testing.T) {
 	for frame, want := range map[string]string{
 		`{"tool":"git","tty":{}}`:                                                       "/tty: is there, but /stream",
 		`{"tool":"git","stream":true,"stdin":"","tty":{}}`:                              "/tty: is there, and so is the input",
-		`{"tool":"git","stream":true,"tty":{"term":"../../etc/x"}}`:                     "/tty/term: is no name",
-		`{"tool":"git","stream":true,"tty":{"term":".hidden"}}`:                         "/tty/term: is no name",
-		`{"tool":"git","stream":true,"tty":{"term":"a\nb"}}`:                            "/tty/term: is no name",
-		`{"tool":"git","stream":true,"tty":{"colorterm":"()"}}`:                         "/tty/colorterm: is no kind",
+		`{"tool":"git","stream":true,"tty":{"term":"../../etc/x"}}`:                     "/tty/term: is not the name",
+		`{"tool":"git","stream":true,"tty":{"term":".hidden"}}`:                         "/tty/term: is not the name",
+		`{"tool":"git","stream":true,"tty":{"term":"a\nb"}}`:                            "/tty/term: is not the name",
+		`{"tool":"git","stream":true,"tty":{"colorterm":"()"}}`:                         "/tty/colorterm: is not a kind",
 		`{"tool":"git","stream":true,"tty":{"rows":65536}}`:                             "/tty/rows: ",
 		`{"tool":"git","stream":true,"tty":{"rows":-1}}`:                                "/tty/rows: ",
 		`{"tool":"git","stream":true,"tty":{"size":1}}`:                                 "/tty/size: is not a known name",
 		`{"type":"resize","rows":1}`:                                                    "/cols: is missing",
 		`{"type":"resize","cols":1}`:                                                    "/rows: is missing",
 		`{"type":"resize","rows":1,"cols":70000}`:                                       "/cols: ",
-		`{"tool":"git","stream":true,"tty":{"term":"` + strings.Repeat("x", 65) + `"}}`: "/tty/term: is no name",
+		`{"tool":"git","stream":true,"tty":{"term":"` + strings.Repeat("x", 65) + `"}}`: "/tty/term: is not the name",
 	} {
 		_, err := Parse([]byte(frame))
 		e, ok := errors.AsType[*fault.Error](err)
@@ -69,7 +69,7 @@ func TestUnknownTTY(t *testing.T) {
 	if !UnknownTTY(old) {
 		t.Errorf("%v", old)
 	}
-	for _, e := range []*fault.Error{nil, fault.Errorf(fault.InvalidEnvelope, "/tty/term: is no name"), fault.Errorf(fault.Denied, "/tty: no")} {
+	for _, e := range []*fault.Error{nil, fault.Errorf(fault.InvalidEnvelope, "/tty/term: is not the name"), fault.Errorf(fault.Denied, "/tty: no")} {
 		if UnknownTTY(e) {
 			t.Errorf("%v", e)
 		}
