@@ -1,6 +1,8 @@
 package events
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"math"
 	"strconv"
 	"strings"
@@ -8,6 +10,10 @@ import (
 
 	"github.com/toold/toold/host/fault"
 )
+
+// outputCost is the overhead of an output event beyond its bytes. It counts towards Limits.Output; otherwise
+// single bytes would take far more memory than that.
+const outputCost = 256
 
 // place is a position in a stream: the number of events other than output before it, the number of output events, and
 // the bytes in these.
@@ -29,31 +35,74 @@ type kept struct {
 	place
 }
 
+// scope is what a stream covers. The zero owner is everybody.
+type scope struct{ owner, session string }
+
+// reader is the position of one watcher in a stream. Hub.mu guards at, cut and ended.
+type reader struct {
+	stream *stream
+	who    string // the identity or bound session it counts for; of an operator ""
+	over   chan struct{}
+	at     place // what the watcher has taken included
+	cut    bool  // it was too slow
+	ended  bool  // over is closed
+}
+
+func (r *reader) endLocked() {
+	if !r.ended {
+		r.ended = true
+		close(r.over)
+	}
+}
+
 // stream holds what is kept of one scope. Hub.mu guards all of it.
 type stream struct {
 	scope
-	id       string
-	limits   *Limits
-	end      place
-	state    []kept // other than output, without gaps, the last one at end.n
-	output   []kept // without gaps, the last one at end.m
-	size     int    // the cost of output
-	watchers map[*Watcher]struct{}
+	id      string
+	limits  *Limits
+	end     place
+	state   []kept // other than output, without gaps, the last one at end.n
+	output  []kept // without gaps, the last one at end.m
+	size    int    // the cost of output
+	readers map[*reader]struct{}
 	// changed is closed by the next event; nil while nobody waits.
 	changed chan struct{}
-	// pressing is closed when a quarter of what is kept has arrived; nil while nobody gathers. fresh and freshSize
-	// count what arrived since it was created.
-	pressing  chan struct{}
-	fresh     int
-	freshSize int
+	fresh   fresh
 	// ended means that the session was closed: no more events will come.
 	ended  bool
-	left   time.Time   // when the last watcher left
-	expiry *time.Timer // nil while it is watched
+	expiry expiry
 }
 
-func newStream(h *Hub, key scope) *stream {
-	return &stream{scope: key, id: newStreamID(), limits: &h.limits, watchers: map[*Watcher]struct{}{}}
+// fresh counts what arrived in a stream since a watcher began to gather events.
+type fresh struct {
+	// pressing is closed when a quarter of what is kept has arrived; nil while nobody gathers.
+	pressing chan struct{}
+	events   int // other than output
+	size     int // the cost of output
+}
+
+// expiry is the time until a stream without readers is dropped.
+type expiry struct {
+	left  time.Time   // when the last reader left
+	timer *time.Timer // nil while it is watched
+}
+
+func (e *expiry) stop() {
+	if e.timer != nil {
+		e.timer.Stop()
+		e.timer = nil
+	}
+}
+
+// newStreamID returns an id that distinguishes the cursors of a stream from all others.
+func newStreamID() string {
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+func newStream(limits *Limits, key scope) *stream {
+	return &stream{scope: key, id: newStreamID(), limits: limits, readers: map[*reader]struct{}{}}
 }
 
 func (s *stream) addLocked(e Event) {
@@ -67,7 +116,7 @@ func (s *stream) addLocked(e Event) {
 		s.end.bytes += int64(e.Bytes)
 		s.output = append(s.output, kept{&p.Event, s.end})
 		s.size += outputCost + len(e.Data)
-		s.freshSize += outputCost + len(e.Data)
+		s.fresh.size += outputCost + len(e.Data)
 		n := 0
 		for s.size > s.limits.Output {
 			s.size -= outputCost + len(s.output[n].event.Data)
@@ -75,15 +124,15 @@ func (s *stream) addLocked(e Event) {
 		}
 		s.output = dropFirst(s.output, n)
 	} else {
-		s.fresh++
+		s.fresh.events++
 		s.end.n++
 		s.state = append(s.state, kept{&p.Event, s.end})
 		if len(s.state) > s.limits.Events {
 			s.state = dropFirst(s.state, 1)
-			for w := range s.watchers {
-				if w.at.n < s.firstLocked().n {
-					w.cut = true
-					w.endLocked()
+			for r := range s.readers {
+				if r.at.n < s.firstLocked().n {
+					r.cut = true
+					r.endLocked()
 				}
 			}
 		}
@@ -91,9 +140,9 @@ func (s *stream) addLocked(e Event) {
 			s.ended = true
 		}
 	}
-	if s.pressing != nil && (s.fresh >= s.limits.Events/4 || s.freshSize >= s.limits.Output/4 || s.ended) {
-		close(s.pressing)
-		s.pressing = nil
+	if s.fresh.pressing != nil && (s.fresh.events >= s.limits.Events/4 || s.fresh.size >= s.limits.Output/4 || s.ended) {
+		close(s.fresh.pressing)
+		s.fresh.pressing = nil
 	}
 	s.wakeLocked()
 }
@@ -156,7 +205,7 @@ func (k *kept) before() place {
 	return p
 }
 
-// cursor is p as text: ID.N.M.BYTES.
+// cursor returns p as text: ID.N.M.BYTES.
 func (s *stream) cursor(p place) string {
 	b := make([]byte, 0, 48)
 	b = append(b, s.id...)
@@ -166,18 +215,18 @@ func (s *stream) cursor(p place) string {
 	return string(b)
 }
 
-// position is a cursor that was read.
+// position is a parsed cursor.
 type position struct {
 	stream string
 	place
 }
 
-// parseCursor reads a cursor; an empty one is none. The error is INVALID_PAYLOAD.
+// parseCursor parses a cursor; an empty one is the zero position. The error is INVALID_PAYLOAD.
 func parseCursor(text string) (position, error) {
 	if text == "" {
 		return position{}, nil
 	}
-	bad := fault.Errorf(fault.InvalidPayload, "/payload/after: is no cursor; use that of an event as it is")
+	bad := fault.Errorf(fault.InvalidPayload, "/payload/after: is no cursor; use that of an event unchanged")
 	parts := strings.Split(text, ".")
 	if len(text) > 128 || len(parts) != 4 || len(parts[0]) != 16 || strings.Trim(parts[0], "0123456789abcdef") != "" {
 		return position{}, bad

@@ -9,8 +9,8 @@ import (
 	"github.com/toold/toold/host/fault"
 )
 
-// maxBatch is how many events a watcher takes at a time, and keptBatch for how many it
-// keeps the room.
+// maxBatch is how many events a watcher takes at a time, and keptBatch the largest batch whose
+// memory it keeps.
 const (
 	maxBatch  = 64
 	keptBatch = 16
@@ -19,35 +19,81 @@ const (
 // Watcher is one reader of a stream. Next and Cursor are for one goroutine; Close
 // and Over for any.
 type Watcher struct {
-	hub    *Hub
-	stream *stream
-	who    string // whom it counts for; an operator is ""
+	hub *Hub
+	reader
 	filter Filter
-	over   chan struct{}
 
-	// Of the goroutine of Next.
-	batch  []Event // taken, and not yet told
-	taken  []Event // the room of batch
-	cursor string  // of what was told last
-
-	// Guarded by Hub.mu.
-	at    place // what is in batch included
-	cut   bool
-	ended bool // over is closed
+	// Owned by the goroutine of Next.
+	batch  []Event // taken from the stream, and not yet returned
+	taken  []Event // the memory of batch
+	cursor string  // of the event that was returned last
 }
 
-// Over is closed when the watcher is cut or the Hub is closed, so that who is
-// blocked on telling an event can give up.
+// Watch starts watching what f selects, from now on, or after a cursor. The first event is Ready. Errors are
+// INVALID_PAYLOAD for an invalid cursor, and LIMIT_EXCEEDED if there are too many watchers.
+func (h *Hub) Watch(f Filter, after string) (*Watcher, error) {
+	from, err := parseCursor(after)
+	if err != nil {
+		return nil, err
+	}
+	key, who := scope{f.Owner, f.Session}, f.Owner
+	switch {
+	case f.Operator:
+		who = ""
+	case f.Owner == "":
+		return nil, fault.Errorf(fault.Internal, "a watcher has no owner")
+	case f.Bound:
+		who += "/" + f.Session
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.closed:
+		return nil, errStopping
+	case h.held[who] >= h.limits.Watchers:
+		return nil, fault.Errorf(fault.LimitExceeded, "there are %d watchers, which is the limit; end one, or raise sessions.watchers in toold.json", h.held[who])
+	case who != "" && h.watched >= h.limits.AllWatchers:
+		return nil, fault.Errorf(fault.LimitExceeded, "all callers together have %d watchers, which is the limit; try again later, or raise sessions.watchers_all in toold.json", h.watched)
+	}
+	s := h.streams[key]
+	if s == nil {
+		s = newStream(&h.limits, key)
+		s.ended = f.Ended
+		h.streams[key] = s
+		h.some.Add(1)
+	}
+	s.expiry.stop()
+	w := &Watcher{hub: h, reader: reader{stream: s, who: who, at: s.end, over: make(chan struct{})}, filter: f}
+	ready := Event{Kind: Ready, At: time.Now().UTC(), Session: f.Session}
+	if after != "" && (from.stream != s.id || from.n > s.end.n || from.m > s.end.m || from.bytes > s.end.bytes) {
+		ready.Cursor = s.cursor(s.end)
+		w.batch = []Event{ready, {Kind: Lost, At: ready.At, Cursor: ready.Cursor, Lost: &Loss{Reset: true},
+			Reason: "the cursor is of a stream that is no longer kept, or of another run of the daemon; query the session for its current state"}}
+	} else {
+		if after != "" {
+			w.at = from.place
+		}
+		ready.Cursor = s.cursor(w.at)
+		w.batch = []Event{ready}
+		if first := s.firstLocked(); w.at.n < first.n {
+			lost := first.since(w.at)
+			w.at = first
+			w.batch = append(w.batch, Event{Kind: Lost, At: ready.At, Cursor: s.cursor(first), Lost: &lost})
+		}
+	}
+	s.readers[&w.reader] = struct{}{}
+	h.held[who]++
+	if who != "" {
+		h.watched++
+	}
+	return w, nil
+}
+
+// Over returns a channel that is closed when the watcher is cut or the Hub is closed, so that a
+// caller that is blocked on sending an event can give up.
 func (w *Watcher) Over() <-chan struct{} { return w.over }
 
-func (w *Watcher) endLocked() {
-	if !w.ended {
-		w.ended = true
-		close(w.over)
-	}
-}
-
-// Cursor is that of the last event of Next.
+// Cursor returns that of the last event of Next.
 func (w *Watcher) Cursor() string { return w.cursor }
 
 // Close ends the watcher. What it watched is kept for a while.
@@ -55,7 +101,7 @@ func (w *Watcher) Close() {
 	w.hub.mu.Lock()
 	defer w.hub.mu.Unlock()
 	w.endLocked()
-	w.hub.leaveLocked(w)
+	w.hub.leaveLocked(&w.reader)
 }
 
 // errCut is why a watcher was cut. It is never written to.
@@ -63,7 +109,7 @@ var errCut = fault.Errorf(fault.LimitExceeded, "this watcher is too slow: more e
 
 // Next waits for the next event. Errors are io.EOF when the session was closed,
 // LIMIT_EXCEEDED for a watcher that is too slow, OVERLOADED when the daemon
-// stops, and that of ctx. Events are not to be changed.
+// stops, and that of ctx. Events must not be changed.
 func (w *Watcher) Next(ctx context.Context) (Event, error) {
 	for {
 		e, changed, err := w.next()
@@ -78,14 +124,14 @@ func (w *Watcher) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-// More is Next without waiting. It is false where there is nothing yet, and for an
-// error, which Next has then.
+// More is Next without waiting. It returns false if there is no event yet, and for an
+// error, which Next then returns.
 func (w *Watcher) More() (Event, bool) {
 	e, changed, err := w.next()
 	return e, err == nil && changed == nil
 }
 
-// next is the next event, or an error, or what is closed when there is one.
+// next returns the next event, or an error, or a channel that is closed when there is one.
 func (w *Watcher) next() (Event, <-chan struct{}, error) {
 	for {
 		for len(w.batch) > 0 {
@@ -93,7 +139,7 @@ func (w *Watcher) next() (Event, <-chan struct{}, error) {
 			w.batch[0] = Event{} // taken lives on, and would keep its data alive
 			w.batch = w.batch[1:]
 			w.cursor = e.Cursor
-			if w.tells(&e) {
+			if w.selects(&e) {
 				return e, nil, nil
 			}
 		}
@@ -105,22 +151,22 @@ func (w *Watcher) next() (Event, <-chan struct{}, error) {
 }
 
 // pace is how long each of many watchers gathers events, for every one of them, and
-// maxPace how long at most: so all of them together do not write more than 1,000
-// times a second, and take little from the calls that they watch.
+// maxPace the longest: so all of them together do not write more than 1,000 times a
+// second, and slow down little the calls that they watch.
 const (
 	pace    = time.Millisecond
 	maxPace = 250 * time.Millisecond
 )
 
-// Gather waits a moment for more events, the longer the more watchers there are,
-// and less where much happens: for who sends events on. It ends with ctx.
+// Gather waits a moment for more events, longer the more watchers there are, and shorter
+// when many events arrive. It is for callers that forward events. It ends with ctx.
 func (w *Watcher) Gather(ctx context.Context) {
 	w.hub.mu.Lock()
 	s := w.stream
-	if s.pressing == nil {
-		s.pressing, s.fresh, s.freshSize = make(chan struct{}), 0, 0
+	if s.fresh.pressing == nil {
+		s.fresh = fresh{pressing: make(chan struct{})}
 	}
-	pressing, n := s.pressing, w.hub.watched+w.hub.held[""]
+	pressing, n := s.fresh.pressing, w.hub.watched+w.hub.held[""]
 	w.hub.mu.Unlock()
 	timer := time.NewTimer(min(time.Duration(n)*pace, maxPace))
 	defer timer.Stop()
@@ -132,7 +178,8 @@ func (w *Watcher) Gather(ctx context.Context) {
 	}
 }
 
-func (w *Watcher) tells(e *Event) bool {
+// selects reports whether the filter lets e through.
+func (w *Watcher) selects(e *Event) bool {
 	switch e.Kind {
 	case Ready, Lost, Cut:
 		return true
@@ -144,7 +191,7 @@ func (w *Watcher) tells(e *Event) bool {
 	return w.filter.Kinds == nil || slices.Contains(w.filter.Kinds, e.Kind)
 }
 
-// take fills the batch. Where there is nothing yet, it answers what is closed
+// take fills the batch. If there is nothing yet, it returns a channel that is closed
 // when there is.
 func (w *Watcher) take() (changed <-chan struct{}, err error) {
 	w.hub.mu.Lock()
@@ -165,8 +212,8 @@ func (w *Watcher) take() (changed <-chan struct{}, err error) {
 			before = next.before()
 		}
 		if lost != (Loss{}) {
-			told := lost // or each event would be an allocation
-			batch = append(batch, Event{Kind: Lost, Cursor: s.cursor(before), Lost: &told})
+			missed := lost // a copy, or each event would be an allocation
+			batch = append(batch, Event{Kind: Lost, Cursor: s.cursor(before), Lost: &missed})
 		}
 		if next == nil {
 			w.at = before
