@@ -17,15 +17,15 @@ const (
 // last one as typed so far. Completions are flags, and the values that the schema lists: one per line, the word, a
 // tab, and its description.
 func Complete(t Tool, words []string) (string, error) {
-	doc, top, err := newDocument(t.Schema)
+	c, err := newCommand(t.Name, t.Description, t.Schema)
 	if err != nil || len(words) == 0 || slices.ContainsFunc(words, func(w string) bool { return !utf8.ValidString(w) }) {
 		return "", err
 	}
-	return (&parser{tool: t, document: doc, top: top, payload: &fields{}}).offers(words), nil
+	return c.offers(words), nil
 }
 
 // offers writes the candidates for the last of words. There are none for a value that the schema does not restrict.
-func (p *parser) offers(words []string) string {
+func (c *command) offers(words []string) string {
 	typed, before := words[len(words)-1], words[:len(words)-1]
 	var out []string
 	offer := func(word, about string) {
@@ -40,17 +40,17 @@ func (p *parser) offers(words []string) string {
 	switch name, _, bound := strings.Cut(typed, "="); {
 	case slices.Contains(before, "--"):
 	case bound && strings.HasPrefix(typed, "-"):
-		if f, err := p.resolve(typed); err == nil && f.what == assign {
-			p.valuesOf(last(f.path), name+"=", offer)
+		if f, err := c.resolve(typed); err == nil && f.what == assign {
+			c.valuesOf(last(f.path), name+"=", offer)
 		}
 	case bound:
-		if path, err := p.listed(name, name); err == nil && path != nil {
-			p.valuesOf(last(path), name+"=", offer)
+		if path, err := c.listed(name, name); err == nil && path != nil {
+			c.valuesOf(last(path), name+"=", offer)
 		}
-	case p.expected(before) != nil:
-		p.valuesOf(p.expected(before), "", offer)
+	case c.expected(before) != nil:
+		c.valuesOf(c.expected(before), "", offer)
 	case strings.HasPrefix(typed, "-"):
-		for _, r := range p.rows(p.top, nil, nil) {
+		for _, r := range c.rows(c.top, nil, nil) {
 			if word, _, _ := strings.Cut(r.flag, " "); strings.HasPrefix(word, "-") {
 				word = strings.TrimSuffix(word, "...")
 				offer(word, r.text)
@@ -59,10 +59,10 @@ func (p *parser) offers(words []string) string {
 				}
 			}
 		}
-		if f, _ := p.top.find("json"); f == nil {
+		if f, _ := c.top.find("json"); f == nil {
 			offer("--json", "the whole payload, without other flags")
 		}
-		for _, flag := range p.asksHelp() {
+		for _, flag := range c.asksHelp() {
 			offer(flag, "the flags")
 		}
 	}
@@ -73,11 +73,11 @@ func (p *parser) offers(words []string) string {
 }
 
 // expected returns the schema of the value that the flag at the end of words expects, or nil if it expects none.
-func (p *parser) expected(words []string) *schema {
+func (c *command) expected(words []string) *schema {
 	if len(words) == 0 || !strings.HasPrefix(words[len(words)-1], "-") {
 		return nil
 	}
-	f, err := p.resolve(words[len(words)-1])
+	f, err := c.resolve(words[len(words)-1])
 	if err != nil || f.what != assign || f.bound || last(f.path).only(boolean) {
 		return nil
 	}
@@ -85,9 +85,9 @@ func (p *parser) expected(words []string) *schema {
 }
 
 // valuesOf offers the values that s lists, with the prefix before.
-func (p *parser) valuesOf(s *schema, before string, offer func(word, about string)) {
+func (c *command) valuesOf(s *schema, before string, offer func(word, about string)) {
 	if s.takes(array) && s.items != nil && s.enum == nil {
-		s = p.schema(s.items)
+		s = c.schema(s.items)
 	}
 	switch {
 	case s.enum != nil:

@@ -196,12 +196,16 @@ type schema struct {
 	styles     map[string][]int // by kebab(name)
 	required   []string
 	requires   map[string]bool // likewise
-	// open means that unlisted names are admitted, closed that they are not; rest is the schema of their values. With
-	// neither set, an object that lists no names admits any.
-	open, closed bool
-	rest         *value
+	others
 
 	items *value
+}
+
+// others are the properties of an object that its schema does not list. open means that they are admitted, closed that
+// they are not; rest is the schema of their values. With neither set, an object that lists no names admits any.
+type others struct {
+	open, closed bool
+	rest         *value
 }
 
 // values are the values of an enum; many schemas can refer to one.
@@ -387,6 +391,14 @@ func (e *values) display(most int) (list []string) {
 		list = append(list, text)
 	}
 	return list
+}
+
+// display formats v for a person: a string without its quotes.
+func (v *value) display() string {
+	if v.text[0] == '"' {
+		return v.string()
+	}
+	return string(v.text)
 }
 
 // both restricts s to what t admits as well.

@@ -3,7 +3,6 @@ package arguments
 import (
 	"slices"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 )
 
@@ -19,10 +18,10 @@ const (
 
 // usage returns the text of --help: the command line, the description, and each flag, required ones first, otherwise
 // in schema order.
-func (p *parser) usage() string {
+func (c *command) usage() string {
 	var b strings.Builder
-	rows := p.rows(p.top, nil, nil)
-	lead, optional := "usage: "+p.tool.Name, false
+	rows := c.rows(c.top, nil, nil)
+	lead, optional := "usage: "+c.name, false
 	for _, r := range rows {
 		if r.must && r.level == 1 {
 			lead += " " + r.flag
@@ -30,16 +29,16 @@ func (p *parser) usage() string {
 			optional = true
 		}
 	}
-	if optional || p.top.unlisted() {
+	if optional || c.top.unlisted() {
 		lead += " [--flag VALUE]..."
 	}
 	if utf8.RuneCountInString(lead) > width {
-		lead = "usage: " + p.tool.Name + " --flag VALUE..."
+		lead = "usage: " + c.name + " --flag VALUE..."
 	}
 	b.WriteString(lead + "\n")
-	about := p.tool.Description
+	about := c.description
 	if about == "" {
-		about = p.top.about
+		about = c.top.about
 	}
 	if about = clean(about, maxText); about != "" {
 		b.WriteByte('\n')
@@ -48,10 +47,10 @@ func (p *parser) usage() string {
 	b.WriteByte('\n')
 
 	var end strings.Builder
-	if f, _ := p.top.find("json"); f == nil {
+	if f, _ := c.top.find("json"); f == nil {
 		line(&end, "--json OBJECT", "the whole payload, without other flags")
 	}
-	line(&end, strings.Join(p.asksHelp(), ", "), "this text")
+	line(&end, strings.Join(c.asksHelp(), ", "), "this text")
 	end.WriteByte('\n')
 	if slices.ContainsFunc(rows, func(r row) bool { return r.schema.only(boolean) }) {
 		wrap(&end, 0, 0, "--no-NAME makes a flag without a value false.")
@@ -59,13 +58,13 @@ func (p *parser) usage() string {
 	if slices.ContainsFunc(rows, func(r row) bool { return r.schema.takes(array) }) {
 		wrap(&end, 0, 0, "A flag with ... can be repeated, or takes a JSON array.")
 	}
-	if open := p.open(&fields{}); len(open) == 1 {
-		wrap(&end, 0, 0, "One argument without a flag is "+p.called(open)+".")
+	if open := c.open(&fields{}); len(open) == 1 {
+		wrap(&end, 0, 0, "One argument without a flag is "+c.called(open)+".")
 	}
 	wrap(&end, 0, 0, "A value of - is read from standard input; one flag can have it.")
 
-	if p.top.unlisted() {
-		line(&b, "--NAME "+p.shape(p.schema(p.top.rest)), "any other name")
+	if c.top.unlisted() {
+		line(&b, "--NAME "+c.shape(c.schema(c.top.rest)), "any other name")
 	}
 	for i, r := range rows {
 		var row strings.Builder
@@ -89,23 +88,23 @@ type row struct {
 
 // rows lists the properties of s, which is at the end of path, and those nested in them. above are the schemas that
 // contain s: a schema that contains itself is shown once.
-func (p *parser) rows(s *schema, path []step, above []*schema) []row {
+func (c *command) rows(s *schema, path []step, above []*schema) []row {
 	above = append(above[:len(above):len(above)], s)
 	var must, may []row
 	for _, pr := range s.properties {
 		if len(must)+len(may) > maxFlags {
 			break
 		}
-		of := p.schema(pr.value)
+		of := c.schema(pr.value)
 		at := append(path[:len(path):len(path)], step{pr.name, of})
 		r := row{schema: of, must: s.requires[pr.name], level: len(at)}
-		if r.flag = p.flagOf(at); r.flag == "" {
+		if r.flag = c.flagOf(at); r.flag == "" {
 			r.flag = quoted(pr.name) + ", in --json only"
 		} else {
 			r.flag = show(r.flag)
 		}
 		if !of.only(boolean) {
-			r.flag += " " + p.shape(of)
+			r.flag += " " + c.shape(of)
 		}
 		if of.takes(array) {
 			r.flag += "..."
@@ -113,10 +112,10 @@ func (p *parser) rows(s *schema, path []step, above []*schema) []row {
 		r.text = describe(of, r.must, path)
 		list := []row{r}
 		if of.inside() && len(at) <= maxUsageDots && !slices.Contains(above, of) {
-			list = append(list, p.rows(of, at, above)...)
-			if f := p.flagOf(at); f != "" && of.unlisted() {
-				rest := p.schema(of.rest)
-				list = append(list, row{flag: show(f) + ".NAME " + p.shape(rest), schema: rest, level: len(at) + 1})
+			list = append(list, c.rows(of, at, above)...)
+			if f := c.flagOf(at); f != "" && of.unlisted() {
+				rest := c.schema(of.rest)
+				list = append(list, row{flag: show(f) + ".NAME " + c.shape(rest), schema: rest, level: len(at) + 1})
 			}
 		}
 		if r.must {
@@ -129,10 +128,10 @@ func (p *parser) rows(s *schema, path []step, above []*schema) []row {
 }
 
 // shape returns the names of the types of s, for an array those of its elements.
-func (p *parser) shape(s *schema) string {
+func (c *command) shape(s *schema) string {
 	k := s.kinds
 	if s.takes(array) && s.items != nil {
-		k = k&^array | p.schema(s.items).kinds
+		k = k&^array | c.schema(s.items).kinds
 	}
 	if k == anything {
 		return "VALUE"
@@ -161,20 +160,6 @@ func describe(s *schema, must bool, path []step) string {
 		text += ". "
 	}
 	return text + about
-}
-
-// clean returns the first most bytes of a text as one line, without terminal control characters.
-func clean(s string, most int) string {
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	s = strings.Map(func(c rune) rune {
-		if !unicode.IsPrint(c) {
-			return ' '
-		}
-		return c
-	}, s)
-	return strings.Join(strings.Fields(s), " ")
 }
 
 // line writes a flag with its text next to it, or below it if the flag is long.
