@@ -15,15 +15,17 @@ import (
 	"github.com/toold/toold/host/beneath"
 )
 
-// View is what the runs of one supervisor see of the file system. It grows with
-// what runs ask for, and is never taken back: what one run may see of it,
-// Landlock says.
+// View is what the runs of one supervisor see of the file system. What was mounted for
+// one run is there for the next that needs the same, and is taken back from any other: its
+// /proc/self/mountinfo would have the roots and the HOME of somebody else.
 type View struct {
 	// covers are folders that something else was mounted on, and what was
 	// there before.
 	covers map[string]cover
-	// attached is the mount at each path that was bound.
-	attached map[string]uint64
+	// attached is what was mounted, or made in an empty cover, at each path.
+	attached map[string]attachment
+	// step is the one of prepare that is under way.
+	step stepName
 	// resolver is the mount of the run's own resolv.conf.
 	resolver uint64
 	// looking has prepare change nothing, and fail with errChange where it
@@ -33,6 +35,15 @@ type View struct {
 
 // errChange says that the view is not what a run needs.
 var errChange = errors.New("it has to be changed")
+
+// attachment is a mount, and the step of prepare that it was made for. An id of 0 is of
+// none yet.
+type attachment struct {
+	id   uint64
+	step stepName
+}
+
+type stepName struct{ do, path string }
 
 type cover struct {
 	fd int // O_PATH, of what was there
@@ -45,7 +56,7 @@ type cover struct {
 // namespaces: its own /proc, and empty folders where programs of this user keep
 // sockets and temporary files, and where their terminals are.
 func NewView() (*View, error) {
-	v := &View{covers: map[string]cover{}, attached: map[string]uint64{}}
+	v := &View{covers: map[string]cover{}, attached: map[string]attachment{}}
 	// What is mounted later on the host is seen; nothing that is mounted here is.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return nil, fmt.Errorf("keep mounts from the host: %w", err)
@@ -119,17 +130,15 @@ func (v *View) resolve() error {
 // empty mounts an empty folder on dir.
 func (v *View) empty(dir string) error {
 	if c, done := v.covers[dir]; done && c.empty {
-		if id, err := mountAt(dir); err == nil && id == v.attached[dir] {
+		if id, err := mountAt(dir); err == nil && id == v.attached[dir].id {
 			return nil
 		}
-		if v.looking {
-			return errChange
-		}
-		unix.Close(c.fd)
-		delete(v.covers, dir)
 	}
 	if v.looking {
 		return errChange
+	}
+	if err := v.drop(dir); err != nil {
+		return err
 	}
 	fd, err := beneath.OpenResolved(dir)
 	if err != nil {
@@ -140,8 +149,54 @@ func (v *View) empty(dir string) error {
 		return err
 	}
 	v.covers[dir] = cover{fd: fd, empty: true}
-	v.attached[dir], err = mountAt(dir)
+	return v.attach(dir)
+}
+
+// note has path taken back with the step, where something is about to be made there.
+func (v *View) note(path string) {
+	if _, there := v.attached[path]; !there {
+		v.attached[path] = attachment{step: v.step}
+	}
+}
+
+// attach notes what is mounted at path now.
+func (v *View) attach(path string) error {
+	id, err := mountAt(path)
+	v.attached[path] = attachment{id, v.step}
 	return err
+}
+
+// drop takes back what was mounted on path and on what lies in it.
+func (v *View) drop(path string) error {
+	for _, at := range slices.Sorted(maps.Keys(v.attached)) {
+		if !beneath.Has(path, at) {
+			continue
+		}
+		if now, err := mountAt(at); err == nil && now == v.attached[at].id {
+			if err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+				return err
+			}
+		}
+		delete(v.attached, at)
+		if c, covered := v.covers[at]; covered {
+			unix.Close(c.fd)
+			delete(v.covers, at)
+		}
+		v.sweep(at)
+	}
+	return nil
+}
+
+// sweep removes what was made at path, and on the way to it, in an empty cover.
+func (v *View) sweep(path string) {
+	dir, _, ok := v.under(path)
+	for ok && v.covers[dir].empty && path != dir {
+		// What else lies there is a mount, or on the way to one.
+		if id, err := mountAt(path); err != nil || id != v.attached[dir].id || os.Remove(path) != nil {
+			return
+		}
+		path = filepath.Dir(path)
+	}
 }
 
 // mountAt is the mount that path is on.
@@ -215,44 +270,44 @@ func (v *View) Prepare(b *Bounds) error {
 
 // prepare makes visible what the run of b may use, so that nothing beneath
 // what it may write can be executed but what was granted, and hides the rest of
-// what is the daemon's.
+// what is the daemon's. What is there for another run it takes back.
 func (v *View) prepare(b *Bounds) error {
-	if len(v.attached) > maxAttached {
-		if v.looking {
-			return errChange
-		}
-		v.clear()
-	}
-	if err := v.resolve(); err != nil {
-		return err
-	}
 	type step struct {
-		path string
-		do   string
-		run  func(string) error
+		stepName
+		run func(string) error
 	}
 	var steps []step
+	names := map[stepName]bool{}
 	add := func(do string, run func(string) error, paths ...string) {
 		for _, path := range paths {
-			steps = append(steps, step{path, do, run})
+			steps = append(steps, step{stepName{do, path}, run})
+			names[stepName{do, path}] = true
 		}
 	}
-	add("hide", v.hide, Split(b.Hide)...)
 	write := Split(b.Write)
-	if !slices.ContainsFunc(write, func(dir string) bool { return beneath.Has(dir, b.Dir) }) {
-		if _, _, ok := v.under(b.Dir); ok {
-			write = append(write, b.Dir) // Landlock keeps it from being written
-		}
-	}
+	add("hide", v.hide, Split(b.Hide)...)
 	add("bind", v.bindData, write...)
 	add("show", v.reveal, b.Path)
 	add("show", v.reveal, Split(b.Exec)...)
 	add("show", v.reveal, Split(b.Read)...)
 	add("show", v.reveal, Split(b.Show)...)
+	names[stepName{"bind", b.Dir}] = true
+	if err := v.takeBack(names); err != nil {
+		return err
+	}
+	if err := v.resolve(); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(write, func(dir string) bool { return beneath.Has(dir, b.Dir) }) {
+		if _, _, ok := v.under(b.Dir); ok {
+			add("bind", v.bindData, b.Dir) // Landlock keeps it from being written
+		}
+	}
 	// A folder before what lies in it.
 	slices.SortStableFunc(steps, func(a, b step) int { return len(a.path) - len(b.path) })
 	add("hide", v.block, Split(b.Sockets)...)
 	for _, s := range steps {
+		v.step = s.stepName
 		if err := s.run(s.path); err != nil && !missing(err) {
 			return fmt.Errorf("%s %s: %w", s.do, s.path, err)
 		}
@@ -260,25 +315,20 @@ func (v *View) prepare(b *Bounds) error {
 	return nil
 }
 
-// maxAttached bounds what one supervisor keeps bound: of many identities each
-// has a HOME of its own.
-const maxAttached = 64
-
-// clear takes back what was mounted for earlier runs.
-func (v *View) clear() {
-	paths := slices.Sorted(maps.Keys(v.attached))
-	for _, path := range slices.Backward(paths) { // what lies in a folder before it
-		c, covered := v.covers[path]
-		if c.always {
+// takeBack takes back what is there for other steps than these.
+func (v *View) takeBack(steps map[stepName]bool) error {
+	for path, a := range v.attached {
+		if steps[a.step] || v.covers[path].always {
 			continue
 		}
-		unix.Unmount(path, unix.MNT_DETACH)
-		delete(v.attached, path)
-		if covered {
-			unix.Close(c.fd)
-			delete(v.covers, path)
+		if v.looking {
+			return errChange
+		}
+		if err := v.drop(path); err != nil {
+			return fmt.Errorf("take back %s: %w", path, err)
 		}
 	}
+	return nil
 }
 
 // hide empties a folder. Files are hidden by Landlock.
@@ -288,7 +338,7 @@ func (v *View) hide(path string) error {
 		return nil
 	}
 	for dir, c := range v.covers {
-		if c.empty && v.attached[dir] == at.mount {
+		if c.empty && v.attached[dir].id == at.mount {
 			return nil // there is only what was made to bind something in it
 		}
 	}
@@ -335,9 +385,9 @@ func (v *View) behind(path string, flags int) (int, error) {
 // bind mounts what is at path, behind all covers, at path with attributes. It
 // does nothing where that was done and nothing was replaced since.
 func (v *View) bind(path string, attributes uint64) error {
-	id, bound := v.attached[path]
+	a, bound := v.attached[path]
 	now, err := seenAt(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW)
-	bound = bound && err == nil && now.mount == id
+	bound = bound && err == nil && now.mount == a.id
 	if bound {
 		dir, rest, under := v.under(path)
 		if !under {
@@ -368,9 +418,10 @@ func (v *View) bind(path string, attributes uint64) error {
 	if v.looking {
 		return errChange
 	}
-	if bound {
-		// Nothing can be mounted on what was removed.
-		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+	old := v.covers[path]
+	if !old.always {
+		// Nothing can be mounted on what was removed, and nothing is to be left behind it.
+		if err := v.drop(path); err != nil {
 			return err
 		}
 	}
@@ -395,14 +446,14 @@ func (v *View) bind(path string, attributes uint64) error {
 	if err := unix.MoveMount(tree, "", to, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
 		return err
 	}
-	if v.attached[path], err = mountAt(path); err != nil {
+	if err := v.attach(path); err != nil {
 		return err
 	}
 	if attributes != 0 {
-		if old, ok := v.covers[path]; ok {
+		if old.always {
 			unix.Close(old.fd)
 		}
-		v.covers[path] = cover{fd: src}
+		v.covers[path] = cover{fd: src, always: old.always}
 		keep = true
 	}
 	return nil
@@ -414,6 +465,7 @@ func (v *View) place(path string, folder bool) error {
 	if !ok || !v.covers[dir].empty {
 		return nil
 	}
+	v.note(path)
 	if !folder {
 		rest = filepath.Dir(rest)
 	}
@@ -460,6 +512,7 @@ func (v *View) follow(path string, links int) error {
 		if v.looking {
 			return errChange
 		}
+		v.note(path)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err
 		}

@@ -5,10 +5,12 @@ package process_test
 import (
 	"encoding/binary"
 	"os"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/process"
 )
 
@@ -105,4 +107,57 @@ func TestMemoryOfASupervisor(t *testing.T) {
 	gate.Close()
 	u.next() // it is done
 	u.wait()
+}
+
+// What a supervisor ran before is not to be seen by the next: neither the roots nor the
+// HOME of somebody else are in its mounts, nor in the folders that those lay in.
+func TestMountsOfOthers(t *testing.T) {
+	r := newRunner(t, process.Config{Most: confine.Namespaces, Ready: 1, Max: 1})
+	if !r.Confinement().Namespaces {
+		t.Skip(r.Confinement().NamespacesReason)
+	}
+	// The second lies beneath what every run finds empty, the first does not.
+	first, err := os.MkdirTemp("/var", "toold-test")
+	if err != nil { // another's folder
+		first = t.TempDir()
+	}
+	defer os.RemoveAll(first)
+	for i, base := range []string{first, t.TempDir()} {
+		state := base + "/state"
+		for _, dir := range []string{"mallory", "victim-root/inner", "state/home/git/mallory", "state/home/git/victim-id", "state/lfs"} {
+			must(t, os.MkdirAll(base+"/"+dir, 0o755))
+		}
+		program, err := os.ReadFile("/usr/bin/true")
+		must(t, err)
+		must(t, os.WriteFile(state+"/lfs/real", program, 0o755))
+		must(t, os.Symlink("real", state+"/lfs/victim-link"))
+		run := func(script, home, cwd string, write ...string) string {
+			t.Helper()
+			c := shell(cwd, script)
+			home = state + "/home/git/" + home
+			c.Roots, c.Confine.Write, c.Confine.Hide = write, append(write, home), []string{state}
+			if home != state+"/home/git/mallory" {
+				c.Confine.Exec = append(c.Confine.Exec, state+"/lfs/victim-link")
+			}
+			return say(t, r, c)
+		}
+		root, extra := base+"/victim-root", t.TempDir()+"/victim-extra"
+		must(t, os.Mkdir(extra, 0o755))
+		if got := run("echo > here; "+state+"/lfs/victim-link && echo ran; cat /proc/self/mountinfo", "victim-id", root, root, extra); !strings.HasPrefix(got, "ran") || strings.Count(got, "victim") < 2 {
+			t.Fatalf("%d: it sees too little, so this shows nothing: %s", i, got)
+		}
+		// Beneath one another in turn, so that one covers the other.
+		run("echo > here", "victim-id", root+"/inner", root+"/inner")
+		run("echo > here", "victim-id", root, root, root+"/inner")
+		look := "cat /proc/self/mountinfo; find /tmp /var/tmp /dev/shm " + state + " 2>/dev/null; true"
+		for range 2 { // as it is kept, too
+			got := run(look, "mallory", base+"/mallory", base+"/mallory")
+			if strings.Contains(got, "victim") || !strings.Contains(got, base+"/mallory ") || !strings.Contains(got, state+"/home/git/mallory ") {
+				t.Errorf("%d: %s", i, got)
+			}
+		}
+		if got := run("ls; cat inner/here && echo read", "victim-id", root, root); !strings.HasSuffix(got, "read") {
+			t.Errorf("%d: its own folders: %s", i, got)
+		}
+	}
 }
