@@ -62,8 +62,8 @@ const Failed = 255
 // program, which no argument changes: what can be executed as this does nothing
 // else.
 func Is() bool {
-	if exe, err := os.Readlink("/proc/self/exe"); err == nil && filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == Name {
-		return true
+	if exe, err := os.Readlink("/proc/self/exe"); err == nil {
+		return filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == Name
 	}
 	return len(os.Args) > 0 && filepath.Base(os.Args[0]) == Name
 }

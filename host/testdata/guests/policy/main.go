@@ -77,6 +77,14 @@ func decide(c *abi.Call) *abi.Decision {
 				d.Callbacks = append(d.Callbacks, abi.Callback{Kind: kind, Name: kind})
 			}
 		}
+	case "callbacks": // those that the call may ask for, as JSON, and the command
+		if err := json.Unmarshal([]byte(c.Args[1]), &d.Callbacks); err != nil {
+			panic(err)
+		}
+		d.Args, d.Env = c.Args[2:], map[string]string{"ROOT": c.Cwd}
+		if c.Callbacks != nil {
+			d.Env["FOLDER"] = c.Callbacks.Folder
+		}
 	case "ask-in": // an approval in folders of that name, and the command
 		if d.Args = c.Args[2:]; strings.HasSuffix(c.Cwd, "/"+c.Args[1]) {
 			d.Effect, d.Rule, d.Ask = abi.Ask, "test.ask", &abi.Approval{}
