@@ -16,6 +16,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -40,7 +41,7 @@ Has the daemon at TOOL_SOCKET run TOOL in this folder, and ends with its exit co
   TOOL_TOKEN            who calls; TOOL_TOKEN_FILE names a file that holds it
   TOOL_IDEMPOTENCY_KEY  a name for this very call: made again, it is not run again
   TOOL_TIMEOUT          at most so long: seconds, or with a unit, as 1m30s
-  TOOL_ENV              variables that the tool is to get, as far as it admits them: A,B,C
+  TOOL_ENV              variables that tools are to get, each those that it admits: A,B,C
 `
 
 const (
@@ -382,20 +383,36 @@ func newCall(argv []string) (*wire.Call, error) {
 			return nil, err
 		}
 	}
-	names := strings.FieldsFunc(os.Getenv("TOOL_ENV"), func(r rune) bool { return strings.ContainsRune(", :\t\n", r) })
-	if os.Getenv(hookOf) == c.Tool {
-		names = append(names, ofHooks...)
-	}
-	for _, name := range names {
-		if value, ok := os.LookupEnv(name); ok {
-			if c.Env == nil {
-				c.Env = make(map[string]string)
+	pass := func(names []string) {
+		for _, name := range names {
+			if value, ok := os.LookupEnv(name); ok {
+				if c.Env == nil {
+					c.Env = make(map[string]string)
+				}
+				c.Env[name] = value
 			}
-			c.Env[name] = value
 		}
 	}
-	c.EnvSeen = seenNames(c.Tool, c.Env, os.Environ())
+	pass(strings.FieldsFunc(os.Getenv("TOOL_ENV"), func(r rune) bool { return strings.ContainsRune(", :\t\n", r) }))
+	c.EnvSeen = listedNames(c.Env)
+	if os.Getenv(hookOf) == c.Tool {
+		pass(ofHooks)
+	}
+	c.EnvSeen = append(c.EnvSeen, seenNames(c.Tool, c.Env, os.Environ(), wire.MaxEnvSeen-len(c.EnvSeen))...)
 	return c, nil
+}
+
+// listedNames returns the sorted names of the variables that TOOL_ENV passes on. Their presence in env_seen states that
+// the list is one for several tools, so that the daemon may leave out what another tool takes and this one does not.
+func listedNames(passed map[string]string) []string {
+	var names []string
+	for name := range passed {
+		if wire.SeenName(name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names[:min(len(names), wire.MaxEnvSeen)]
 }
 
 // seenAlways lists variables that many programs honour, whatever the program's name.
@@ -412,9 +429,9 @@ func plain(name string) string {
 }
 
 // seenNames returns the names of the variables in environ that the named tool may honour: those that begin with its
-// name, as GIT_DIR does for git, and those that many programs honour. It omits what is passed on. Their values never
-// leave this process.
-func seenNames(tool string, passed map[string]string, environ []string) []string {
+// name, as GIT_DIR does for git, and those that many programs honour; at most that many. It omits what is passed on.
+// Their values never leave this process.
+func seenNames(tool string, passed map[string]string, environ []string, most int) []string {
 	stem := plain(strings.ToUpper(strings.TrimRight(tool, "0123456789.-_")))
 	var names []string
 	for _, v := range environ {
@@ -424,7 +441,7 @@ func seenNames(tool string, passed map[string]string, environ []string) []string
 			continue
 		}
 		begins := len(stem) > 1 && strings.HasPrefix(plain(upper), stem)
-		if (begins || strings.Contains(seenAlways, " "+upper+" ")) && len(names) < wire.MaxEnvSeen {
+		if (begins || strings.Contains(seenAlways, " "+upper+" ")) && len(names) < most {
 			names = append(names, name)
 		}
 	}

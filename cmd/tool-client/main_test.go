@@ -138,7 +138,9 @@ func TestEnvironment(t *testing.T) {
 		{[]string{"TOOL_TIMEOUT=30"}, wire.Call{Timeout: 30 * time.Second}},
 		{[]string{"TOOL_TIMEOUT=0.25"}, wire.Call{Timeout: 250 * time.Millisecond}},
 		{[]string{"TOOL_TIMEOUT=1m30s"}, wire.Call{Timeout: 90 * time.Second}},
-		{[]string{"TOOL_ENV=A, B:C,UNSET", "A=1", "B=", "C=é\n", "D=4"}, wire.Call{Env: map[string]string{"A": "1", "B": "", "C": "é\n"}}},
+		{[]string{"TOOL_ENV=A, B:C,UNSET", "A=1", "B=", "C=é\n", "D=4"}, wire.Call{Env: map[string]string{"A": "1", "B": "", "C": "é\n"}, EnvSeen: []string{"A", "B", "C"}}},
+		{[]string{"TOOL_ENV=A,B-1", "A=1", "B-1=2"}, wire.Call{Env: map[string]string{"A": "1", "B-1": "2"}, EnvSeen: []string{"A"}}},
+		{[]string{"TOOL_ENV=A", "TOOL_HOOK_OF=git", "A=1", "GIT_DIR=x"}, wire.Call{Env: map[string]string{"A": "1", "GIT_DIR": "x"}, EnvSeen: []string{"A"}}},
 	} {
 		cmd := wrapper(t, socket, "git")
 		cmd.Env = append(cmd.Env, test.env...)
@@ -503,7 +505,7 @@ func TestNamesOfVariables(t *testing.T) {
 		{"python3.12", []string{"PYTHONPATH=x"}, []string{"PYTHONPATH"}},
 		{"my-tool", []string{"MY_TOOL_X=1", "MYTOOLY=1", "MY=1"}, []string{"MYTOOLY", "MY_TOOL_X"}},
 		{"curl", []string{"https_proxy=s3cr3t", "NO_PROXY=", "CURL_HOME=a\xffb", "CURL(x)=1"}, []string{"CURL_HOME", "https_proxy"}},
-		{"git", []string{"TOOL_ENV=GIT_DIR", "GIT_DIR=x", "TOOLD_TEST_WRAPPER=1"}, nil},
+		{"git", []string{"TOOL_ENV=GIT_DIR", "GIT_DIR=x", "GIT_SSH=x", "TOOLD_TEST_WRAPPER=1"}, []string{"GIT_DIR", "GIT_SSH"}},
 		{"tool", []string{"TOOL_SESSION=x"}, nil},
 		{"x", []string{"XDG_RUNTIME_DIR=/x"}, nil},
 	} {

@@ -16,6 +16,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -148,6 +149,8 @@ type Pinned struct {
 	Text    *arguments.Parsed
 	// Clock is the tool's time limit if the call may wait for its caller; else nil.
 	Clock *Clock
+	// Omitted are the names of variables that the caller sent for other tools, and that are no longer in Env.
+	Omitted []string
 }
 
 // AsParent returns p as the parent of the calls that its module requests while it has fuel left. changes reports that
@@ -267,6 +270,20 @@ func hasArgs(payload json.RawMessage) bool {
 	return strictjson.UnmarshalLenient(payload, &has) == nil && has.Args != nil
 }
 
+// WithoutEnv returns p without the variables of these names, as Omitted.
+func (p Pinned) WithoutEnv(names []string) Pinned {
+	if len(names) == 0 {
+		return p
+	}
+	without := *p.Request.Call
+	without.Env = maps.Clone(without.Env)
+	for _, name := range names {
+		delete(without.Env, name)
+	}
+	p.Request.Call, p.Omitted = &without, names
+	return p
+}
+
 // Unpassed returns the sorted names of the variables in the caller's environment that its tool would have honoured, and
 // that the caller did not pass.
 func (p *Pinned) Unpassed() []string {
@@ -285,7 +302,8 @@ func (p *Pinned) Unpassed() []string {
 const maxUnhonoured = 4
 
 // Unhonoured describes which variables of the caller's environment its tool would have honoured and d does not set, and
-// what to do instead: one line for all that have the same advice; empty if there are none.
+// what to do instead: one line for all that have the same advice; and in one line those of Omitted. It is empty if there
+// are none.
 func (d *Decided) Unhonoured() string {
 	names := map[string][]string{} // by advice
 	var order []string
@@ -304,20 +322,30 @@ func (d *Decided) Unhonoured() string {
 	}
 	var text strings.Builder
 	for _, instead := range order {
-		list, are := names[instead], " of your environment is not passed on"
-		if len(list) > 1 {
-			are = " of your environment are not passed on"
-		}
-		if more := len(list) - maxUnhonoured; more > 0 {
-			list = append(list[:maxUnhonoured:maxUnhonoured], fmt.Sprintf("%d more", more))
-		}
-		fmt.Fprintf(&text, "%s: %s%s", d.Call.Tool, enumerate(list), are)
+		list, are := shortened(names[instead])
+		fmt.Fprintf(&text, "%s: %s of your environment %s not passed on", d.Call.Tool, list, are)
 		if instead != "" {
 			text.WriteString("; " + instead)
 		}
 		text.WriteByte('\n')
 	}
+	if len(d.Omitted) > 0 {
+		list, are := shortened(d.Omitted)
+		fmt.Fprintf(&text, "%s: %s of TOOL_ENV, which other tools take, %s left out\n", d.Call.Tool, list, are)
+	}
 	return text.String()
+}
+
+// shortened returns names as a list of at most maxUnhonoured, and the verb for it.
+func shortened(names []string) (list, verb string) {
+	verb = "is"
+	if len(names) > 1 {
+		verb = "are"
+	}
+	if more := len(names) - maxUnhonoured; more > 0 {
+		names = append(names[:maxUnhonoured:maxUnhonoured], fmt.Sprintf("%d more", more))
+	}
+	return enumerate(names), verb
 }
 
 // enumerate returns "a, b and c".

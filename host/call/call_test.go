@@ -253,4 +253,22 @@ func TestUnhonoured(t *testing.T) {
 	if got := d.Unhonoured(); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
+	d.Omitted = []string{"E"}
+	if got, want := d.Unhonoured(), want+"x: E of TOOL_ENV, which other tools take, is left out\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	d.Omitted = []string{"E", "F"}
+	if got, want := d.Unhonoured(), want+"x: E and F of TOOL_ENV, which other tools take, are left out\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// WithoutEnv leaves the caller's request as it is: what waits for an approval is judged by it once more.
+func TestWithoutEnv(t *testing.T) {
+	p := Pinned{}
+	p.Request.Call = &wire.Call{Env: map[string]string{"A": "1", "B": "2"}}
+	got := p.WithoutEnv([]string{"B"})
+	if len(p.Env) != 2 || len(got.Env) != 1 || got.Env["A"] != "1" || !slices.Equal(got.Omitted, []string{"B"}) {
+		t.Errorf("%v of %v, without %q", got.Env, p.Env, got.Omitted)
+	}
 }

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -178,7 +179,7 @@ func (p *Pipeline) pinned(ctx context.Context, a call.Admitted, acc *account) ca
 	if pinned, err = place(pinned, p.Config().Entrance(q.Socket).Roots); err != nil {
 		return call.Failed(ctx, err)
 	}
-	if err := admitEnv(&pinned); err != nil {
+	if pinned, err = p.admitEnv(pinned); err != nil {
 		return call.Failed(ctx, err)
 	}
 	if pinned.TakesText() {
@@ -384,14 +385,31 @@ func intersect(a, b []string) []string {
 	return out
 }
 
-// admitEnv refuses every variable that the tool does not admit.
-func admitEnv(p *call.Pinned) error {
-	for name := range p.Env {
-		if !slices.Contains(p.Tool.Def.Capabilities.Env, name) {
-			return fault.Errorf(fault.Denied, "denied by rule env: %s does not admit the variable %s; unset it, or ask the operator to add it to capabilities.env in tool.json", p.Call.Tool, name)
+// admitEnv refuses every variable that the tool does not admit. It leaves out those that its caller passes to all tools
+// (TOOL_ENV) and that another one admits, so that a variable of one tool does not keep its caller from the others. One
+// that the tool would have honoured is not left out, nor one that no tool admits: nobody may take a call for one that had
+// the variable.
+func (p *Pipeline) admitEnv(pinned call.Pinned) (call.Pinned, error) {
+	var omitted []string
+	for _, name := range slices.Sorted(maps.Keys(pinned.Env)) {
+		if slices.Contains(pinned.Tool.Def.Capabilities.Env, name) {
+			continue
 		}
+		_, matters := pinned.Tool.Def.Seen(name)
+		if matters || !slices.Contains(pinned.EnvSeen, name) || !p.admittedElsewhere(&pinned, name) {
+			return pinned, fault.Errorf(fault.Denied, "denied by rule env: %s does not admit the variable %s; unset it, or leave it out of TOOL_ENV; the operator may add it to capabilities.env in tool.json", pinned.Call.Tool, name)
+		}
+		omitted = append(omitted, name)
 	}
-	return nil
+	return pinned.WithoutEnv(omitted), nil
+}
+
+// admittedElsewhere reports whether a tool that the caller of c can call admits the variable.
+func (p *Pipeline) admittedElsewhere(c *call.Pinned, name string) bool {
+	entrance := p.Config().Entrance(c.Socket)
+	return slices.ContainsFunc(p.Tools.Serving(), func(t *tools.Tool) bool {
+		return slices.Contains(t.Def.Capabilities.Env, name) && entrance.Serves(t.Def.Category) && c.Execution.Admits(t.Name)
+	})
 }
 
 // maxTextInput bounds, in bytes, a value that a command line reads from standard input.

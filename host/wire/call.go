@@ -41,7 +41,7 @@ type Call struct {
 	// Env holds the caller's variables; the tool admits them by name.
 	Env map[string]string
 	// EnvSeen are the names of further variables of the caller, which a tool run directly by the caller would have
-	// found. Their values are not sent.
+	// found. Their values are not sent. Names of Env are those that the caller passes to all tools.
 	EnvSeen        []string
 	Session        string
 	Token          string

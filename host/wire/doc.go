@@ -93,7 +93,11 @@ Fields of a request; all but tool may be left out:
 	env              object   variables that it is to get, strings; the tool admits them by name
 	env_seen         strings  names of further variables that the caller has and that the tool would
 	                          have found if the caller had run it; at most 64, without values. The
-	                          server says which of them matter and were not passed on
+	                          server says which of them matter and were not passed on. A name that
+	                          is in env as well is one that the caller passes to all tools: if the
+	                          tool does not admit it and another one does, it is left out of env,
+	                          with a line on standard error. Every other variable that the tool
+	                          does not admit makes the server refuse the call
 	session          string   the session that the call belongs to
 	token            string   the caller's token, if the peer's uid is not enough
 	idempotency_key  string   identifies this call: a repeated call with it is not run again
