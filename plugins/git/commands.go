@@ -186,6 +186,9 @@ func without(list []argv.Flag, spellings ...string) []argv.Flag {
 // style is how git reads its command line.
 var style = argv.Style{EndOfFlags: "--end-of-options"}
 
+// operandsEndFlags is that of git submodule foreach, whose operands are another command.
+var operandsEndFlags = argv.Style{OperandsEndFlags: true}
+
 func grammar(lists ...[]argv.Flag) *argv.Grammar { return argv.New(style, lists...) }
 
 // numbered is for commands that read -5 as a number.
@@ -292,7 +295,7 @@ var (
 		with(word, "--refmap"),
 		never("sends a string of any kind to the server", "leave it out", "-o --server-option"),
 		never("leaves objects out that later calls would have to fetch", "use --depth", "--filter"),
-		noSubmodules,
+		recursing,
 		bare("--no-recurse-submodules"),
 	)
 
@@ -343,9 +346,10 @@ var (
 
 	// answers is -p, whose answers are read from input, a line each; asks is -i,
 	// with a menu.
-	answers      = bare("-p --patch")
-	asks         = bare("-i --interactive")
-	noSubmodules = never("works in submodules, which are repositories that this policy has not seen", "run git in the submodule", "--recurse-submodules")
+	answers = bare("-p --patch")
+	asks    = bare("-i --interactive")
+	// recursing is left out of the line, and refused where that would matter: see recurse.
+	recursing = may(word, recurseFlag)
 )
 
 // answered reports whether the flag is that of answers.
@@ -473,7 +477,7 @@ var commands = byName(append([]*command{
 		with(count, "-A --after-context", "-B --before-context", "-C --context", "--max-depth", "--threads", "-m --max-count"), with(text, "-e"), with(argv.Path, "-f"),
 		may(when, "~--color"),
 		never(runs, "leave it out", "-O --open-files-in-pager"), never("reads files outside of the repository", "leave it out", "--no-index"),
-		never("runs a program that the repository names", "leave it out", "--textconv", "--ext-grep"), noSubmodules)},
+		never("runs a program that the repository names", "leave it out", "--textconv", "--ext-grep"), recursing)},
 	&command{name: "rev-parse", reads: true, then: apart("--git-path", "--default"), grammar: grammar(
 		bare("--verify", "-q --quiet", "--show-toplevel", "--git-dir", "--absolute-git-dir", "--git-common-dir", "--is-inside-work-tree", "--is-inside-git-dir",
 			"--is-bare-repository", "--is-shallow-repository", "--show-prefix", "--show-cdup", "--symbolic", "--symbolic-full-name", "--all", "--not", "--revs-only",
@@ -485,7 +489,7 @@ var commands = byName(append([]*command{
 		bare("-c --cached", "-d --deleted", "-m --modified", "-o --others", "-i --ignored", "-s --stage", "-u --unmerged", "-k --killed", "-z", "-t", "-v", "-f",
 			"--directory", "--no-empty-directory", "--eol", "--deduplicate", "--error-unmatch", "--full-name", "--exclude-standard", "--sparse", "--debug", "--resolve-undo"), with(argv.OneOf(".gitignore"), "--exclude-per-directory"),
 		with(text, "-x --exclude"), with(rev, "--with-tree"), may(count, "--abbrev"), with(text, "--format"),
-		never("reads a file of any name", "use --exclude-standard", "-X --exclude-from"), noSubmodules)},
+		never("reads a file of any name", "use --exclude-standard", "-X --exclude-from"), recursing)},
 	&command{name: "ls-tree", reads: true, grammar: grammar(
 		bare("-d", "-r", "-t", "-l --long", "-z", "--name-only", "--name-status", "--object-only", "--full-name", "--full-tree"), may(count, "--abbrev"), with(text, "--format"))},
 	&command{name: "ls-remote", reads: true, then: lsRemote, grammar: grammar(networkFlags,
@@ -519,16 +523,16 @@ var commands = byName(append([]*command{
 		bare("-f --force", "-n --dry-run", "-r", "--cached", "--ignore-unmatch", "--sparse", "-q --quiet"), pathspecFlags), then: removes},
 	&command{name: "mv", paths: true, grammar: grammar(bare("-f --force", "-k", "-n --dry-run", "-v --verbose", "--sparse"))},
 	&command{name: "restore", paths: true, grammar: grammar(conflictFlag, bare("-S --staged", "-W --worktree", "--ours", "--theirs", "-m --merge", "-q --quiet", "~--progress",
-		"--ignore-unmerged", "--ignore-skip-worktree-bits", "~--overlay"), with(rev, "-s --source"), pathspecFlags, answers, noSubmodules)},
+		"--ignore-unmerged", "--ignore-skip-worktree-bits", "~--overlay"), with(rev, "-s --source"), pathspecFlags, answers, recursing)},
 	&command{name: "reset", grammar: grammar(
-		bare("--soft", "--mixed", "--hard", "--merge", "--keep", "-q --quiet", "~--refresh", "-N --intent-to-add", "--no-recurse-submodules"), pathspecFlags, answers, noSubmodules)},
+		bare("--soft", "--mixed", "--hard", "--merge", "--keep", "-q --quiet", "~--refresh", "-N --intent-to-add", "--no-recurse-submodules"), pathspecFlags, answers, recursing)},
 	&command{name: "checkout", grammar: grammar(
 		bare("-q --quiet", "~--progress", "-f --force", "-m --merge", "~--overwrite-ignore", "--ignore-other-worktrees", "~--guess", "-d --detach", "-l", "-2 --ours", "-3 --theirs",
 			"~--overlay", "--ignore-skip-worktree-bits", "--no-track", "--no-recurse-submodules"),
-		conflictFlag, may(argv.OneOf("direct", "inherit"), "-t --track"), with(rev, "-b", "-B", "--orphan"), pathspecFlags, answers, noSubmodules)},
+		conflictFlag, may(argv.OneOf("direct", "inherit"), "-t --track"), with(rev, "-b", "-B", "--orphan"), pathspecFlags, answers, recursing)},
 	&command{name: "switch", operand: rev, most: 2, grammar: grammar(
 		bare("-q --quiet", "~--progress", "-f --force --discard-changes", "-m --merge", "~--overwrite-ignore", "--ignore-other-worktrees", "~--guess", "-d --detach", "--no-track", "--no-recurse-submodules"),
-		conflictFlag, may(argv.OneOf("direct", "inherit"), "-t --track"), with(rev, "-c --create", "-C --force-create", "--orphan"), noSubmodules)},
+		conflictFlag, may(argv.OneOf("direct", "inherit"), "-t --track"), with(rev, "-c --create", "-C --force-create", "--orphan"), recursing)},
 	&command{name: "clean", paths: true, grammar: grammar(bare("-d", "-f --force", "-n --dry-run", "-q --quiet", "-x", "-X"), with(text, "-e --exclude"), asks),
 		then: readsWhen(func(l *argv.Line) bool { return l.Has("--dry-run") })},
 	stashCommand,
@@ -544,7 +548,7 @@ var commands = byName(append([]*command{
 		bare("-l --list", "-a --all", "-r --remote --remotes", "-v --verbose", "-q --quiet", "--show-current", "-d --delete", "-D", "-m --move", "-M", "-c --copy", "-C", "-f --force", "--no-track",
 			"--unset-upstream", "--create-reflog", "--no-abbrev", "--omit-empty"),
 		may(count, "--abbrev"), may(argv.OneOf("direct", "inherit"), "-t --track"), with(rev, "-u --set-upstream-to"),
-		edits("set branch.NAME.description with git config", "--edit-description"), noSubmodules),
+		edits("set branch.NAME.description with git config", "--edit-description"), recursing),
 		then: readsWhen(func(l *argv.Line) bool {
 			return len(l.Operands()) == 0 && !anyOf(l, "--set-upstream-to", "--unset-upstream", "--edit-description") || anyOf(l, "--list", "--show-current")
 		})},
@@ -575,7 +579,7 @@ var commands = byName(append([]*command{
 		never("changes who may write", "leave it out", "--shared"))},
 	&command{name: "clone", most: 2, then: clone, force: []string{templates}, grammar: grammar(
 		bare("-q --quiet", "-v --verbose", "~--progress", "-n --no-checkout", "--bare", "--mirror", "--single-branch", "--no-single-branch", "--no-tags", "-l --local", "--no-hardlinks", "--sparse",
-			"~--reject-shallow", "-4 --ipv4", "-6 --ipv6", "--no-local", "--no-recurse-submodules"),
+			"~--reject-shallow", "-4 --ipv4", "-6 --ipv6", "--no-local", noRecurse),
 		with(rev, "-o --origin", "-b --branch", "--shallow-exclude"), with(count, "--depth", "-j --jobs"), with(text, "--shallow-since"),
 		with(setting, "-c --config"),
 		with(noTemplate, "--template"), never("puts the repository elsewhere", "leave it out", "--separate-git-dir"),
@@ -584,7 +588,7 @@ var commands = byName(append([]*command{
 		with(word, "--filter"), never("leaves objects out that later calls would have to fetch", "use --depth", "--also-filter-submodules"),
 		never("fetches from a place that the server names", "leave it out", "--bundle-uri"),
 		never("sends a string of any kind to the server", "leave it out", "--server-option"),
-		never("works in submodules, which are repositories that this policy has not seen", "git clone, then git submodule update --init in it", "--recurse-submodules --recursive", "--remote-submodules", "--shallow-submodules"))},
+		may(text, "--recursive "+recurseFlag), bare("~--remote-submodules", "~--shallow-submodules"))},
 	&command{name: "fetch", again: true, then: fetch, grammar: grammar(networkFlags, fetchFlags, bare("~--all", "-m --multiple", "-u "+updateHead),
 		never("reads names from input", "name them", "--stdin"))},
 	&command{name: "pull", then: pull, grammar: grammar(networkFlags, without(fetchFlags, "-n"), mergeFlags, may(argv.OneOf("true", "false", "merges"), "-r ~--rebase"), bare("~--all"))},

@@ -312,6 +312,13 @@ var hostiles = []hostile{
 	{name: "a new submodule at ext::", args: []string{"submodule add ext::{EVIL} new", "submodule update --init"}, config: "[protocol \"ext\"]allow=always", rule: "remote", tame: "git clones by the user's own configuration"},
 	{name: ".gitmodules that name ext::", args: []string{"submodule update --init", "submodule init", "submodule update"}, config: "[protocol \"ext\"]allow=always", prepare: []string{"update-index --add --cacheinfo 160000,{VICTIM},sub"},
 		files: map[string]string{"repo/.gitmodules": "[submodule \"sub\"]\npath=sub\nurl=ext::{EVIL}\n"}, rule: "remote", tame: "git clones by the user's own configuration"},
+	{name: "clone --recurse-submodules of .gitmodules that name ext::", args: []string{"clone --recurse-submodules {WS}/remote.git {WS}/again", "-C {WS}/new submodule update --init --recursive"}, prepare: []string{published("[submodule \"sub\"]\npath=sub\nurl=ext::{EVIL}\n"), "clone -q {WS}/remote.git {WS}/new"}, rule: "remote", tame: "git clones by the user's own configuration"},
+	{name: "clone --recurse-submodules of .gitmodules that name a flag", args: []string{"clone --recursive {WS}/remote.git {WS}/again", "-C {WS}/new submodule update --init"}, prepare: []string{published("[submodule \"sub\"]\npath=sub\nurl=-u{EVIL}\n"), "clone -q {WS}/remote.git {WS}/new"}, rule: "remote", tame: "git takes no such URL since 2.19.1"},
+	{name: "clone --recurse-submodules of a name that leads out", args: []string{"clone --recurse-submodules {WS}/remote.git {WS}/again", "-C {WS}/new submodule update --init", "-C {WS}/new status"}, prepare: []string{published("[submodule \"../../../../out/x\"]\npath=sub\nurl=https://127.0.0.1:1/x\n"), "clone -q {WS}/remote.git {WS}/new"}, tame: "git takes no such name since 2.17.1"},
+	{name: "clone --recurse-submodules of .gitmodules with a command", args: []string{"clone --recurse-submodules {WS}/remote.git {WS}/again", "-C {WS}/new submodule update --init -N"}, prepare: []string{published("[submodule \"sub\"]\npath=sub\nurl=https://127.0.0.1:1/x\nupdate=!{EVIL}\n"), "clone -q {WS}/remote.git {WS}/new"}, tame: "git takes no command from there since 2.20.2"},
+	{name: "clone --recurse-submodules of a folder outside", args: []string{"clone --recurse-submodules {WS}/remote.git {WS}/again", "-C {WS}/new submodule update --init", "-C {WS}/new/sub log"}, prepare: []string{published("[submodule \"sub\"]\npath=sub\nurl={OUT}/victim\n"), "clone -q {WS}/remote.git {WS}/new"}, rule: "remote.outside", tame: "git clones submodules from folders by the user's own configuration since 2.38.1"},
+	{name: "submodule foreach without a submodule", args: []string{"submodule foreach {EVIL}", "submodule foreach --recursive {SH}"}, tame: "there is nowhere to run it"},
+	{name: "submodule foreach with a submodule that is not checked out", args: []string{"submodule foreach {EVIL}"}, prepare: []string{"update-index --add --cacheinfo 160000,{VICTIM},sub"}, files: map[string]string{"repo/.gitmodules": "[submodule \"sub\"]\npath=sub\nurl=https://127.0.0.1:1/x\n"}, rule: "subcommand", tame: "there is nowhere to run it"},
 	{name: "fsmonitor of a submodule", args: wholeDay, prepare: []string{"-c protocol.file.allow=always submodule --quiet add {WS}/remote.git sub", "commit -q -m sub", "-C sub config core.fsmonitor {EVIL}"}},
 	{name: "filter of a submodule", args: wholeDay, prepare: []string{"-c protocol.file.allow=always submodule --quiet add {WS}/remote.git sub", "commit -q -m sub", "-C sub config filter.x.clean {EVIL}", "!echo\u00a0'*\u00a0filter=x'>.git/modules/sub/info/attributes", "!touch\u00a0-d\u00a02001-01-01\u00a0sub/a.txt"}, rule: "repo-config"},
 	{name: "filter of a repository within the repository", args: []string{"status", "add .", "commit -m x"}, prepare: []string{"clone -q {WS}/remote.git sub", "add sub", "commit -q -m sub", "-C sub config filter.x.clean {EVIL}", "!echo\u00a0'*\u00a0filter=x'>sub/.git/info/attributes", "!touch\u00a0-d\u00a02001-01-01\u00a0sub/a.txt"}, confined: true},
@@ -451,6 +458,11 @@ func allHooks(dir string) map[string]string {
 		files[dir+name] = "#!/bin/sh\n{SH}\n"
 	}
 	return files
+}
+
+// published has the remote's main branch hold this .gitmodules, and a submodule in sub.
+func published(modules string) string {
+	return "!" + strings.ReplaceAll("set -e; printf '%s' '"+modules+"' >.gitmodules; git add .gitmodules; git update-index --add --cacheinfo 160000,{VICTIM},sub; git commit -q -m sub; git push -q origin HEAD:main", " ", "\u00a0")
 }
 
 // alien prepares the commit picked, and git-merge-x as a link to the folder of

@@ -46,7 +46,7 @@ var plumbing = []*command{
 	{name: "merge-tree", again: true, operand: rev, most: 3, grammar: grammar(bare("--write-tree", "--trivial-merge", "~--messages", "-z", "--name-only", "--allow-unrelated-histories"))},
 	{name: "write-tree", again: true, most: -1, grammar: grammar(bare("--missing-ok"), with(below, "--prefix"))},
 	{name: "read-tree", operand: rev, most: 8, grammar: grammar(bare("-m", "--reset", "-u", "-i", "-n --dry-run", "-v", "-q --quiet", "--trivial", "--aggressive", "--empty", "--no-sparse-checkout", "--no-recurse-submodules"),
-		with(below, "--prefix"), never("writes a file of any name", "git read-tree, then copy the index", "--index-output"), never("reads a file of any name", "leave it out", "--exclude-per-directory"), noSubmodules)},
+		with(below, "--prefix"), never("writes a file of any name", "git read-tree, then copy the index", "--index-output"), never("reads a file of any name", "leave it out", "--exclude-per-directory"), recursing)},
 	{name: "commit-tree", operand: rev, most: 1, then: commitTree, grammar: grammar(with(rev, "-p"), with(text, "-m"), with(input, "-F"), signing)},
 	{name: "mktree", again: true, most: -1, then: takesInput, grammar: grammar(bare("-z", "--missing", "--batch"))},
 	{name: "mktag", again: true, most: -1, then: takesInput, grammar: grammar(bare("~--strict"))},

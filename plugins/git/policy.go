@@ -232,6 +232,7 @@ type request struct {
 	outside              bool           // git shall not see the repository
 	bare                 bool           // the call is within a git directory
 	forces               bool           // a push may rewrite a branch
+	recurses             bool           // the call asks for submodules as well: recurse
 	signs, signsAll      bool           // commits and tags are signed: where asked, or all
 	lfsURL               string         // where files in LFS are kept; "": nowhere that is asked
 	verifies, shows      bool           // signatures are verified; log shows that unasked
@@ -413,6 +414,11 @@ func (r *request) understand(args []string) ([]string, error) {
 		return nil, err
 	}
 	r.flags = append(r.flags, r.cmd.force...)
+	if r.cmd.name != "clone" && r.cmd.name != "push" {
+		if err := r.recurse(); err != nil && !r.guards.off(checkGrammar) {
+			return nil, err
+		}
+	}
 	if r.cmd.then != nil {
 		if err := r.cmd.then(r); err != nil {
 			return nil, err

@@ -255,7 +255,6 @@ func TestRefused(t *testing.T) {
 		{args: "bisect run make", rule: "subcommand"},
 		{args: "bisect start --term-old=x", rule: "flag.refused"},
 		{args: "bisect --help", rule: "help"},
-		{args: "submodule foreach ls", rule: "subcommand"},
 		{args: "submodule add ext::sh", rule: "remote"},
 		{args: "submodule add /ws/x.git", rule: "remote"},
 		{args: "submodule add --name=../x https://example.com/x", rule: "flag.value"},

@@ -397,6 +397,7 @@ func clone(r *request) error {
 	if r.leaveOut("--filter") {
 		r.note("--filter is left out, and all objects are fetched: git may not fetch by itself later what it then lacks; --depth fetches less")
 	}
+	r.cloned(ops[0], nth(ops, 1))
 	name := "origin"
 	if v, ok := r.line.Get("--origin"); ok {
 		name = v

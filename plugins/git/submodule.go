@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/toold/toold/pdk/argv"
@@ -16,7 +17,11 @@ var submoduleCommand = func() *command {
 		return func(r *request) error {
 			r.written = append([]string{"submodule--helper"}, strings.TrimPrefix(r.cmd.name, "submodule "))
 			if r.leaveOut("--recursive") && len(r.repo.modules)+len(r.repo.submodules) > 0 {
-				return refusal("flag.refused", "--recursive", `flag "--recursive" works in submodules of submodules, which nobody has looked at`, "run git submodule in each, with -C")
+				again := "git -C SUBMODULE " + r.cmd.name
+				if r.line.Has("--init") {
+					again += " --init"
+				}
+				r.note("--recursive is left out: in each submodule that has a .gitmodules of its own, " + again)
 			}
 			if then == nil {
 				return nil
@@ -37,12 +42,100 @@ var submoduleCommand = func() *command {
 			with(argv.Int(1, 1<<31-1), "--depth", "-j --jobs"), never("leaves objects out that later calls would have to fetch", "use --depth", "--filter"))},
 		&command{name: "submodule add", most: 2, then: written(submoduleAdd), grammar: grammar(quiet, borrows, bare("-f --force", "--progress"), with(rev, "-b --branch"),
 			with(argv.Match("the name of a submodule", func(v string) bool { return plainName(v, "./") && !strings.Contains(v, "..") }), "--name"), with(argv.Int(1, 1<<31-1), "--depth"))},
-		&command{name: "submodule foreach", refuse: runs, instead: "run git in each submodule, with -C"},
+		&command{name: "submodule foreach", reads: true, then: written(submoduleForeach), grammar: argv.New(operandsEndFlags, quiet, nested)},
 		&command{name: "submodule summary", refuse: "is not one that this policy knows", instead: "git diff --submodule=log"},
 		&command{name: "submodule set-url", most: 2, then: written(submoduleSetURL), grammar: grammar(quiet)},
 		&command{name: "submodule set-branch", most: 1, then: written(pathOperands), grammar: grammar(quiet, bare("-d --default"), with(rev, "-b --branch"))},
 		&command{name: "submodule absorbgitdirs", refuse: "moves repositories that nobody has looked at", instead: "git submodule add it anew"})}
 }()
+
+// submoduleForeach refuses to run the caller's command where there is a submodule to
+// run it in. Elsewhere git looks whether there is one, as it would, without the command.
+func submoduleForeach(r *request) error {
+	if len(r.repo.modules)+len(r.repo.submodules) > 0 {
+		return refusal("subcommand", r.cmd.name, "git submodule foreach runs a program in each submodule, and none of yours runs on this host",
+			`git submodule status | grep -v '^-' | while read -r _ path _; do (cd "$path" && COMMAND); done`)
+	}
+	r.line.Items = slices.DeleteFunc(r.line.Items, func(it argv.Item) bool { return it.Flag == nil })
+	r.line.Dashes = false
+	return nil
+}
+
+const recurseFlag = "--recurse-submodules"
+
+// recurse leaves recurseFlag out: without submodules that are checked out it changes
+// nothing. Where there are some, a line says that they stay as they are, or the call is
+// refused if it prints what is in them, since nobody would see that something is missing.
+func (r *request) recurse() error {
+	off := false
+	for _, it := range r.line.Items {
+		if it.Name == recurseFlag {
+			off = slices.Contains(nos, strings.ToLower(it.Value))
+			r.recurses = !off
+		} else if it.Name == noRecurse {
+			r.recurses = false
+		}
+	}
+	r.leaveOut(recurseFlag)
+	if f := r.cmd.grammar.Lookup(noRecurse); off && f != nil {
+		r.line.Items = append([]argv.Item{{Flag: f, Name: noRecurse}}, r.line.Items...)
+	}
+	if !r.recurses || len(r.repo.submodules) == 0 {
+		return nil
+	}
+	switch r.cmd.name {
+	case "fetch", "pull": // setAside says so, with or without the flag.
+	case "checkout", "reset", "restore", "switch":
+		if v, _ := r.setting("submodule.recurse"); !isTrue(v) { // that is said, too
+			r.note(recurseFlag + " is left out, and submodules stay as they are: git submodule update, or git -C SUBMODULE")
+		}
+	default:
+		return refusal("flag.refused", recurseFlag, "flag "+quote(recurseFlag)+" works in submodules, which are repositories that this policy has not seen", "run git in the submodule, with -C")
+	}
+	return nil
+}
+
+const noRecurse = "--no-recurse-submodules"
+
+// cloned leaves out the flags by which a clone fetches submodules, whose places nobody
+// knows before it has run, and says what fetches them then: they are judged there.
+func (r *request) cloned(url, dir string) {
+	recurses := false
+	var only []string
+	for _, it := range r.line.Items {
+		switch {
+		case it.Name == recurseFlag:
+			recurses = true
+			if it.HasValue {
+				only = append(only, it.Value)
+			}
+		case it.Name == noRecurse:
+			recurses, only = false, nil
+		}
+	}
+	update := "submodule update --init"
+	if r.leaveOut("--remote-submodules") {
+		update += " --remote"
+	}
+	if r.leaveOut("--shallow-submodules") {
+		update += " --depth 1"
+	}
+	r.leaveOut(recurseFlag)
+	if !recurses || anyOf(r.line, "--bare", "--mirror", "--no-checkout") {
+		return
+	}
+	if dir == "" {
+		_, dir, _ = cutLast("/"+strings.TrimSuffix(strings.TrimRight(url, "/"), ".git"), "/")
+		_, dir, _ = cutLast(":"+dir, ":")
+	}
+	if !plainName(dir, "./") {
+		dir = "FOLDER"
+	}
+	if len(only) > 0 {
+		update += " " + shellQuote(strings.Join(only, " "))
+	}
+	r.note("submodules are not cloned with it: where there is a .gitmodules, git -C " + dir + " " + update + " clones them")
+}
 
 // submoduleUpdate judges where each submodule comes from. Git starts another git
 // for each, to which this side's flags do not get: so all that they say is said

@@ -337,10 +337,8 @@ func (r *request) setAside() {
 		return
 	}
 	switch {
-	case first == "fetch" && !r.line.Has("--recurse-submodules") || first == "pull":
-		if v, _ := r.setting("fetch.recursesubmodules"); !slices.Contains(nos, v) && !slices.ContainsFunc(r.line.Items, func(it argv.Item) bool {
-			return it.Name == "--no-recurse-submodules" || it.Name == "--recurse-submodules"
-		}) {
+	case first == "fetch" || first == "pull":
+		if v, _ := r.setting("fetch.recursesubmodules"); r.recurses || !slices.Contains(nos, v) && !r.line.Has(noRecurse) {
 			r.note("submodules are not fetched with it: git submodule update fetches what they need")
 		}
 	case r.looksIntoSubmodules(first):

@@ -498,10 +498,14 @@ func TestSettable(t *testing.T) {
 // TestLeftOut: a flag that could do harm elsewhere and changes nothing in this call is taken
 // and left out, and one that would have changed something is refused, or it is said.
 func TestLeftOut(t *testing.T) {
+	there := []abi.ConfigEntry{{Key: "submodule.x.path", Value: "x"}}
+	out := []abi.ConfigEntry{{Key: "core.worktree", Value: "../../../sub"}}
+	const clones = "submodules are not cloned with it: where there is a .gitmodules, git -C "
 	for _, tt := range []struct {
 		args    string
-		modules []abi.ConfigEntry
-		flag    string // which git does not get
+		modules []abi.ConfigEntry // of .gitmodules
+		sub     []abi.ConfigEntry // of submodules that are checked out
+		flag    string            // which git does not get
 		note    string
 		rule    string
 	}{
@@ -510,10 +514,35 @@ func TestLeftOut(t *testing.T) {
 		{args: "fetch --update-head-ok https://example.com/x.git +HEAD:refs/remotes/origin/HEAD", flag: "--update-head-ok"},
 		{args: "clone --filter=blob:none https://example.com/x.git", flag: "--filter", note: "--filter is left out"},
 		{args: "submodule update --init --recursive", flag: "--recursive"},
-		{args: "submodule update --init --recursive", modules: []abi.ConfigEntry{{Key: "submodule.x.path", Value: "x"}}, rule: "flag.refused"},
+		{args: "submodule update --init --recursive", modules: there, flag: "--recursive", note: "--recursive is left out: in each submodule that has a .gitmodules of its own, git -C SUBMODULE submodule update --init"},
+		{args: "submodule status --recursive", sub: out, flag: "--recursive", note: "--recursive is left out: in each submodule that has a .gitmodules of its own, git -C SUBMODULE submodule status"},
+		{args: "submodule foreach --recursive ls -l", flag: "ls"},
+		{args: "submodule foreach ls", modules: there, rule: "subcommand"},
+		{args: "submodule foreach ls", sub: out, rule: "subcommand"},
+		{args: "clone --recurse-submodules https://example.com/a/x.git", flag: "--recurse", note: clones + "x submodule update --init clones them"},
+		{args: "clone --recursive -j8 git@example.com:x.git", flag: "--recurs", note: clones + "x submodule update --init clones them"},
+		{args: "clone --recurse-submodules=lib --shallow-submodules --remote-submodules https://example.com/x/ y", flag: "--recurse", note: clones + "y submodule update --init --remote --depth 1 lib clones them"},
+		{args: "clone --recurse-submodules https://example.com/x y", flag: "--recurse", note: clones + "FOLDER submodule update --init clones them"},
+		{args: "clone --shallow-submodules https://example.com/x", flag: "--shallow"},
+		{args: "clone --remote-submodules https://example.com/x", flag: "--remote"},
+		{args: "clone --bare --recurse-submodules https://example.com/x", flag: "--recurse"},
+		{args: "clone -n --recurse-submodules https://example.com/x", flag: "--recurse"},
+		{args: "clone --recurse-submodules --no-recurse-submodules https://example.com/x", flag: "--recurse"},
+		{args: "fetch --recurse-submodules=on-demand https://example.com/x.git", flag: "--recurse"},
+		{args: "fetch --recurse-submodules https://example.com/x.git", sub: out, flag: "--recurse", note: "submodules are not fetched with it"},
+		{args: "fetch --recurse-submodules=no https://example.com/x.git", sub: out, flag: "--recurse"},
+		{args: "pull --recurse-submodules https://example.com/x.git main", sub: out, flag: "--recurse", note: "submodules are not fetched with it"},
+		{args: "checkout --recurse-submodules main", flag: "--recurse"},
+		{args: "checkout --recurse-submodules main", sub: out, flag: "--recurse", note: "--recurse-submodules is left out, and submodules stay as they are"},
+		{args: "reset --hard --recurse-submodules", sub: out, flag: "--recurse", note: "--recurse-submodules is left out, and submodules stay as they are"},
+		{args: "reset --hard --recurse-submodules --no-recurse-submodules", sub: out, flag: "--recurse"},
+		{args: "grep --recurse-submodules x", flag: "--recurse"},
+		{args: "grep --recurse-submodules x", sub: out, rule: "flag.refused"},
+		{args: "ls-files --recurse-submodules", sub: out, rule: "flag.refused"},
+		{args: "push --recurse-submodules=on-demand origin main", rule: "flag.value"},
 	} {
 		c := callOf(split(tt.args))
-		c.RepoConfig.Modules = tt.modules
+		c.RepoConfig.Modules, c.RepoConfig.Submodules = tt.modules, tt.sub
 		d := testPolicy(nil).decide(c)
 		if tt.rule != "" {
 			if d.Effect != abi.Deny || d.Rule != tt.rule {
