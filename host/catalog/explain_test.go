@@ -72,6 +72,7 @@ func TestExplain(t *testing.T) {
 		{&guest.Error{Kind: guest.Failed, Detail: "no such branch"}, guest.Failed, "TOOL_FAILED: no such branch"},
 		{&guest.Error{Kind: guest.MemoryUsed, Module: "m", Detail: "handle needs more than 9 bytes of memory", Remedy: "give it less to do"}, guest.MemoryUsed, "LIMIT_EXCEEDED: m: handle needs more than 9 bytes of memory; raise limits.memory in tool.json, or give it less to do"},
 		{&guest.Error{Kind: guest.BlocksUsed, Module: "m", Detail: "it exchanges more than 9 bytes with the host"}, guest.BlocksUsed, "LIMIT_EXCEEDED: m: it exchanges more than 9 bytes with the host; raise limits.memory in tool.json"},
+		{&guest.Error{Kind: guest.Starved, Module: "m", Detail: "this machine is busy", Remedy: "it is tried again by itself"}, guest.Starved, "OVERLOADED: m: this machine is busy; it is tried again by itself, or raise limits.compile.time in tool.json"},
 		{&guest.Error{Kind: guest.Overloaded, Module: "m", Detail: "no memory", Remedy: "try again"}, guest.Overloaded, "OVERLOADED: m: no memory; try again"},
 		{&guest.Error{Module: "m", Detail: "a fault of the host"}, guest.Internal, "INTERNAL: m: a fault of the host"},
 	} {

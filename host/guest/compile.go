@@ -40,9 +40,14 @@ const (
 // budget limits the compilation of one module.
 type budget struct {
 	cpu    time.Duration
-	time   time.Duration // wall-clock time, on a machine that has other work
+	time   time.Duration // wall-clock time, for when the machine or its disk does not get on
 	memory int64         // bytes
 }
+
+// wallPerCPU is how much longer than its CPU time a compilation may take. The kernel ends
+// it at its CPU time, so this only frees its place where other work, which is not the
+// module's fault, leaves it next to none: the load is tried again then.
+const wallPerCPU = 30
 
 // budgetOf returns the budget for a number of bytes of code and data. Code from
 // compilers takes one second and 60 MB per megabyte; a small module that takes more was
@@ -50,13 +55,13 @@ type budget struct {
 func budgetOf(size int) budget {
 	mb := int64(size) >> 20
 	cpu := 20*time.Second + time.Duration(mb)*2*time.Second // CPU time: half as long on two cores
-	return budget{cpu: cpu, time: 6 * cpu, memory: 1<<30 + mb*64<<20}
+	return budget{cpu: cpu, time: wallPerCPU * cpu, memory: 1<<30 + mb*64<<20}
 }
 
 // within applies the limits of a Spec that are set.
 func (b budget) within(l CompileLimits) budget {
 	if l.Time > 0 {
-		b.cpu, b.time = l.Time, 6*l.Time
+		b.cpu, b.time = l.Time, wallPerCPU*l.Time
 	}
 	if l.Memory > 0 {
 		b.memory = l.Memory
@@ -232,7 +237,7 @@ func (e *Engine) compiled(ctx context.Context, m *Module, p *program) (wazero.Co
 				return nil, e
 			}
 			if u, ok := errors.AsType[*tooMuch](err); ok {
-				return nil, m.errorf(TooMuchToCompile, "make its functions smaller", "%s", u)
+				return nil, m.errorf(u.kind, u.remedy, "%s", u.text)
 			}
 			return nil, m.errorf(BadModule, "", "%w", err)
 		}
@@ -240,9 +245,28 @@ func (e *Engine) compiled(ctx context.Context, m *Module, p *program) (wazero.Co
 }
 
 // tooMuch is the error of a compilation that exceeded its budget.
-type tooMuch struct{ text string }
+type tooMuch struct {
+	kind         Kind
+	text, remedy string
+}
 
 func (e *tooMuch) Error() string { return e.text }
+
+// exceeded returns the error of a compiler that was ended, which had used CPU time and
+// said text. late: it was ended at most.time.
+func (most budget) exceeded(used time.Duration, late bool, text string) error {
+	e := &tooMuch{kind: TooMuchToCompile, remedy: "make its functions smaller"}
+	switch {
+	case used >= most.cpu.Truncate(time.Second)-50*time.Millisecond: // RLIMIT_CPU has whole seconds
+		e.text = fmt.Sprintf("compiling it takes more than %v of CPU time", most.cpu)
+	case late:
+		e.kind, e.remedy = Starved, "it is tried again by itself; leave toold more of the processors"
+		e.text = fmt.Sprintf("this machine is busy: compiling it got %v of CPU time in %v, and was ended", used.Round(10*time.Millisecond), most.time)
+	default:
+		e.text = fmt.Sprintf("compiling it takes more than %d MiB of memory (%.200s)", most.memory>>20, text)
+	}
+	return e
+}
 
 // loadOnly takes the code of a skeleton from memory or the cache folder. With a context
 // that has ended already wazero loads, but does not compile: the error is then
@@ -364,14 +388,10 @@ func (e *Engine) compileApart(dir string, module []byte, most budget) error {
 	}
 	text, _, _ := strings.Cut(strings.TrimSpace(string(said.b)), "\n")
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		switch {
-		case ctx.Err() != nil:
-			return &tooMuch{fmt.Sprintf("compiling took more than %v", most.time)}
-		case exit.ExitCode() == 1 && text != "":
+		if ctx.Err() == nil && exit.ExitCode() == 1 && text != "" {
 			return errors.New(text + "; build it again for wasip1 or wasm32")
-		default: // out of memory, or of CPU time
-			return &tooMuch{fmt.Sprintf("compiling needed more than %d MiB or %v of CPU (%v: %.200s)", most.memory>>20, most.cpu, err, text)}
 		}
+		return most.exceeded(exit.UserTime()+exit.SystemTime(), ctx.Err() != nil, strings.TrimSuffix(fmt.Sprintf("%v: %s", err, text), ": "))
 	}
 	return errorf(Internal, "", "", "start compiler: %w", err)
 }

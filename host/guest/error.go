@@ -22,6 +22,7 @@ const (
 	BadMount                     // a folder for it cannot be opened
 	TooLarge                     // its code and data exceed Spec.Compile.Module
 	TooMuchToCompile             // compiling it exceeds Spec.Compile
+	Starved                      // the machine had no time to compile it
 	BadLimit                     // Spec.Memory is outside the possible range
 	NoRoom                       // its initial size exceeds Spec.Memory
 	Failed                       // the guest reported an error
@@ -36,7 +37,7 @@ const (
 )
 
 var kindNames = [...]string{
-	"internal", "bad module", "no export", "is command", "not command", "not granted", "bad mount", "too large", "too much to compile", "bad limit", "no room",
+	"internal", "bad module", "no export", "is command", "not command", "not granted", "bad mount", "too large", "too much to compile", "starved", "bad limit", "no room",
 	"failed", "trapped", "fuel used", "memory used", "blocks used", "output used", "deadline met", "aborted", "overloaded",
 }
 

@@ -35,6 +35,7 @@ var moduleFaults = map[guest.Kind]told{
 	guest.BadMount:         {fault.ToolBroken, "correct capabilities.files in tool.json"},
 	guest.TooLarge:         {fault.ToolBroken, "raise limits.compile.module in tool.json, or {}"},
 	guest.TooMuchToCompile: {fault.ToolBroken, "raise limits.compile in tool.json, or {}"},
+	guest.Starved:          {fault.Overloaded, "{}, or raise limits.compile.time in tool.json"},
 	guest.BadLimit:         {fault.ToolBroken, "change limits.memory in tool.json"},
 	guest.NoRoom:           {fault.ToolBroken, "raise limits.memory in tool.json"},
 	guest.Failed:           {fault.ToolFailed, ""},
