@@ -149,6 +149,7 @@ func TestBadSurfaces(t *testing.T) {
 		"empty name":    {`raw {"tools":[{"name":""}]}`, `the name ""`},
 		"twice":         {`raw {"tools":[{"name":"a","title":"One"},{"name":"a","title":"Two"}]}`, `"One" and "Two" would both be a`},
 		"no schema":     {`raw {"tools":[{"name":"a","schema":[]}]}`, "the schema of a must be an object"},
+		"no object":     {`raw {"tools":[{"name":"a","schema":{"type":"array"}}]}`, "the schema of a admits array and no object"},
 		"schema abroad": {`raw {"tools":[{"name":"a","schema":{"$ref":"http://x/y"}}]}`, "the schema of a"},
 		"long text":     {`raw {"tools":[{"name":"a","description":"` + long + `"}]}`, "over 4096"},
 		"too many":      {"many 5000", "at most 4096"},

@@ -215,16 +215,7 @@ func (p *Pinned) CheckOutput(data json.RawMessage) error {
 	if p.Discovered != nil {
 		schema = p.Discovered.Output
 	}
-	if schema == nil {
-		return nil
-	}
-	if len(data) == 0 {
-		return fault.Errorf(fault.ToolFailed, "%s answered no data, which its output schema is of; have it answer data, or take output_schema away", p.Call.Tool)
-	}
-	if err := (&tools.Tool{Name: p.Call.Tool, Schema: schema}).Validate(data); err != nil {
-		return fault.Errorf(fault.ToolFailed, "the data that %s answered is not what its output schema says: %s", p.Call.Tool, err)
-	}
-	return nil
+	return tools.CheckOutput(p.Call.Tool, schema, data)
 }
 
 // TakesText reports whether the arguments of p are to be parsed by the schema: a plain call of a tool that takes a

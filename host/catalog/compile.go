@@ -81,7 +81,7 @@ func (c *compiler) compile(ctx context.Context, v *candidate) (_ *generation, er
 	slices.Sort(t.Wants)
 	t.Wants = slices.Compact(t.Wants)
 	if t.SchemaSource != nil {
-		if t.Schema, err = tools.CompileSchema(t.SchemaSource); err != nil {
+		if t.Schema, err = tools.CompilePayload(t.SchemaSource); err != nil {
 			return nil, broken("the schema of tool %s %w", v.name, err)
 		}
 	}

@@ -368,7 +368,11 @@ func (f *Finder) check(s *abi.Surface) ([]discovery.Tool, error) {
 			if *text == "null" {
 				*text = ""
 			}
-			if _, err := f.schemas.compile(*text); err != nil {
+			compiled, err := f.schemas.compile(*text)
+			if err == nil && text == &o.Schema {
+				err = tools.AdmitsObject(compiled)
+			}
+			if err != nil {
 				return nil, fmt.Errorf("the %s of %s %w", what, t.Name, err)
 			}
 		}

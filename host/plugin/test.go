@@ -267,6 +267,9 @@ func (w *Runner) Run(ctx context.Context, c *Case) Outcome {
 	reply, rec, took, err := w.call(ctx, c)
 	o.Log = rec.log
 	o.Cost = &Cost{float64(took.Nanoseconds()) / 1000, reply.Stats.Fuel, reply.Stats.PeakMemory, reply.Stats.PagesRestored, reply.Stats.NotRestored}
+	if err == nil {
+		err = w.checkOutput(c, reply.Output)
+	}
 	o.Differences = w.compare(c, reply.Output, rec, err)
 	o.OK = len(o.Differences) == 0
 	if slices.ContainsFunc(o.Differences, func(d string) bool { return strings.HasPrefix(d, "/") && strings.Contains(d, ", must be ") }) {
@@ -321,7 +324,7 @@ func (w *Runner) fit(ctx context.Context, call *abi.Call) error {
 		return err
 	}
 	t := &tools.Tool{Name: call.Tool}
-	if t.Schema, err = tools.CompileSchema(schema); err != nil {
+	if t.Schema, err = tools.CompilePayload(schema); err != nil {
 		return fault.Errorf(fault.ToolBroken, "the schema of tool %s %w", call.Tool, err)
 	}
 	if call.Payload == nil {
@@ -345,6 +348,34 @@ func (w *Runner) fit(ctx context.Context, call *abi.Call) error {
 	return t.Validate(call.Payload)
 }
 
+// checkOutput checks the data of a result that succeeded against the tool's output_schema, as a daemon does. The
+// error is TOOL_FAILED. An answer that is no result is nothing to it.
+func (w *Runner) checkOutput(c *Case, answer []byte) error {
+	_, export := w.target(c)
+	if _, handles := w.target(&Case{}); w.def.OutputSchema == nil || export != handles {
+		return nil
+	}
+	var r abi.Result
+	if strictjson.Unmarshal(answer, &r) != nil || r.ExitCode != 0 || r.Error != nil {
+		return nil
+	}
+	schema, err := tools.CompileSchema(w.def.OutputSchema)
+	if err != nil {
+		return fault.Errorf(fault.ToolBroken, "the output schema of the tool %w", err)
+	}
+	name, err := w.name()
+	if err != nil {
+		return err
+	}
+	return tools.CheckOutput(name, schema, r.Data)
+}
+
+// name returns the tool's name, which is the folder's.
+func (w *Runner) name() (string, error) {
+	abs, err := filepath.Abs(w.dir)
+	return filepath.Base(abs), err
+}
+
 // input returns the input of the export.
 func (w *Runner) input(ctx context.Context, c *Case, export string) ([]byte, error) {
 	if _, is := special[export]; is {
@@ -357,11 +388,10 @@ func (w *Runner) input(ctx context.Context, c *Case, export string) ([]byte, err
 		}
 	}
 	if call.Tool == "" {
-		abs, err := filepath.Abs(w.dir)
-		if err != nil {
+		var err error
+		if call.Tool, err = w.name(); err != nil {
 			return nil, err
 		}
-		call.Tool = filepath.Base(abs)
 	}
 	if call.Attempt == 0 {
 		call.Attempt = 1

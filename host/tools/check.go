@@ -44,7 +44,7 @@ func (c *checker) definition(d *Definition) {
 		c.fault("/description", "is longer than 4096 bytes")
 	}
 	if d.Schema != nil {
-		if _, err := CompileSchema(d.Schema); err != nil {
+		if _, err := CompilePayload(d.Schema); err != nil {
 			c.fault("/schema", "%v", err)
 		}
 	}
@@ -54,6 +54,9 @@ func (c *checker) definition(d *Definition) {
 		}
 		if d.Binary != "" || d.WASI != "" {
 			c.fault("/output_schema", "is of what a handler answers as data, and this is a program, which answers none")
+		}
+		if d.Entry != nil && d.Entry.Output == EntryStdout {
+			c.fault("/output_schema", "is of what a handler answers as data, and with the entry's output stdout it answers none")
 		}
 	}
 	if !(d.Timeout > 0) || d.Timeout > maxTimeout {

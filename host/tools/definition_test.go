@@ -364,6 +364,27 @@ func TestPayloadSchema(t *testing.T) {
 	}
 }
 
+// TestPayloadIsAnObject: a schema that no payload can match is refused, however it says so.
+func TestPayloadIsAnObject(t *testing.T) {
+	for schema, want := range map[string]string{
+		`{}`: "", `{"type": "object"}`: "", `{"type": ["string", "object"]}`: "", `{"$ref": "#"}`: "",
+		`{"anyOf": [{"type": "string"}, {"type": "object"}]}`: "",
+		`{"type": "string"}`:                                         "admits string and no object",
+		`{"type": ["array", "null"]}`:                                "admits null, array and no object",
+		`{"allOf": [{"type": "array"}]}`:                             "admits array and no object",
+		`{"$ref": "#/$defs/a", "$defs": {"a": {"type": "integer"}}}`: "admits integer and no object",
+	} {
+		_, err := CompilePayload([]byte(schema))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: got %v, want %q", schema, err, want)
+		}
+		_, err = ParseDefinition("tool.json", []byte(`{"handler": "a.wasm", "schema": `+schema+`}`))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), "/schema "+want)) {
+			t.Errorf("%s: got %v, want %q", schema, err, want)
+		}
+	}
+}
+
 // TestSchemaOpensNothing: a reference to a file is refused also where the file
 // is a schema.
 func TestSchemaOpensNothing(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -25,7 +26,42 @@ func (noLoader) Load(url string) (any, error) {
 // payloadURL is the base of the document's references to itself. It is never opened.
 const payloadURL = "toold:payload"
 
-// CompileSchema compiles a payload schema, made strict: an object that lists its
+// CompilePayload compiles the schema of a payload as CompileSchema does, and refuses one
+// that AdmitsObject refuses.
+func CompilePayload(schema json.RawMessage) (*jsonschema.Schema, error) {
+	s, err := CompileSchema(schema)
+	if err != nil {
+		return nil, err
+	}
+	return s, AdmitsObject(s)
+}
+
+// AdmitsObject returns an error if the types of s, nil for any, admit no object: every
+// payload is one, so no call could be made.
+func AdmitsObject(s *jsonschema.Schema) error {
+	if other := notObject(s, 32); other != "" {
+		return fmt.Errorf("admits %s and no object, and every payload is an object; put the value into a property", other)
+	}
+	return nil
+}
+
+// notObject returns the types that s and what it refers to admit, if object is not one.
+func notObject(s *jsonschema.Schema, depth int) string {
+	if s == nil || depth == 0 {
+		return ""
+	}
+	if s.Types != nil && !slices.Contains(s.Types.ToStrings(), "object") {
+		return strings.Join(s.Types.ToStrings(), ", ")
+	}
+	for _, part := range append([]*jsonschema.Schema{s.Ref}, s.AllOf...) {
+		if other := notObject(part, depth-1); other != "" {
+			return other
+		}
+	}
+	return ""
+}
+
+// CompileSchema compiles a schema of JSON, made strict: an object that lists its
 // properties refuses all others, also within properties and items, unless it has
 // additionalProperties or unevaluatedProperties. References to other documents are
 // refused.
@@ -36,7 +72,7 @@ func CompileSchema(schema json.RawMessage) (*jsonschema.Schema, error) {
 	}
 	top, ok := doc.(map[string]any)
 	if !ok {
-		return nil, errors.New("must be an object: the JSON Schema of the payload")
+		return nil, errors.New("must be an object, such as {\"type\": \"object\"}")
 	}
 	refuse := "unevaluatedProperties"
 	if version, _ := top["$schema"].(string); strings.Contains(version, "draft-0") {
@@ -119,9 +155,17 @@ func (t *Tool) Validate(payload json.RawMessage) error {
 	if err != nil {
 		return fault.Errorf(fault.InvalidPayload, "read the payload: %w", err)
 	}
-	err = t.Schema.Validate(doc)
+	if what := misfit(t.Schema, doc); what != "" {
+		return fault.Errorf(fault.InvalidPayload, "the payload does not fit the schema of tool %s: %s; toolctl tools %s --json shows the schema", t.Name, what, t.Name)
+	}
+	return nil
+}
+
+// misfit returns where and how doc does not fit schema, in one line, or "".
+func misfit(schema *jsonschema.Schema, doc any) string {
+	err := schema.Validate(doc)
 	if err == nil {
-		return nil
+		return ""
 	}
 	what := err.Error()
 	var ve *jsonschema.ValidationError
@@ -141,7 +185,7 @@ func (t *Tool) Validate(payload json.RawMessage) error {
 				}
 				what = unknown + " is not a property that the schema has"
 				at := strings.LastIndexByte(unknown, '/')
-				if near := strictjson.Nearest(unknown[at+1:], propertiesAt(t.Schema, unknown[:at])); near != "" {
+				if near := strictjson.Nearest(unknown[at+1:], propertiesAt(schema, unknown[:at])); near != "" {
 					what += fmt.Sprintf("; did you mean %q?", near)
 				}
 				continue
@@ -149,7 +193,26 @@ func (t *Tool) Validate(payload json.RawMessage) error {
 			what = strings.TrimSpace(u.InstanceLocation + " " + u.Error.String())
 		}
 	}
-	return fault.Errorf(fault.InvalidPayload, "the payload does not fit the schema of tool %s: %v; toolctl tools %s --json shows the schema", t.Name, oneLine(errors.New(what)), t.Name)
+	return oneLine(errors.New(what)).Error()
+}
+
+// CheckOutput checks the data of a call that succeeded, of the tool of that name, against
+// its output schema; nil admits whatever data. The error is TOOL_FAILED.
+func CheckOutput(name string, schema *jsonschema.Schema, data json.RawMessage) error {
+	if schema == nil {
+		return nil
+	}
+	if len(data) == 0 {
+		return fault.Errorf(fault.ToolFailed, "%s answered no data, which its output schema is of; have it answer data, or take output_schema away", name)
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(data))
+	if err != nil {
+		return fault.Errorf(fault.ToolFailed, "read the data that %s answered: %w", name, err)
+	}
+	if what := misfit(schema, doc); what != "" {
+		return fault.Errorf(fault.ToolFailed, "the data that %s answered is not what its output schema says: %s; change the tool, or its output_schema", name, what)
+	}
+	return nil
 }
 
 // isCommandField reports whether pointer is a member that every call of a command
