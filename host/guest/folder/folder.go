@@ -1,7 +1,8 @@
 // Package folder implements the file operations that guests may perform in folders of
 // the host, for every version of WASI. All names are resolved by os.Root: no symlink
-// leads out of a folder, whoever created it and whenever, and a guest cannot create one
-// that would lead others out. Anything other than a file or a directory (a FIFO, a
+// leads out of a folder, whoever created it and whenever, and a call cannot leave one
+// there that would lead others out. (Two calls at a time that move a folder and create a
+// link in it can.) Anything other than a file or a directory (a FIFO, a
 // device, a socket) is not opened: reading it might block forever.
 //
 // The package does no metering and no accounting: its callers do.
@@ -385,9 +386,13 @@ func (f *File) both(name string, dir *File, to string, do func(from, to string) 
 	return do(from, to)
 }
 
-// Rename moves a name into dir under the name to.
+// Rename moves a name into dir under the name to. It returns EXDEV for a link, or a folder
+// with one, that would lead out at the new place: copied, the link alone is refused.
 func (f *File) Rename(name string, dir *File, to string) error {
 	return f.both(name, dir, to, func(name, to string) error {
+		if err := f.in.staysWithin(name, to); err != nil {
+			return err
+		}
 		from, old, err := f.parent(name) // os.Root does not replace empty folders
 		if err != nil {
 			return err
@@ -407,22 +412,145 @@ func (f *File) Link(name string, follow bool, dir *File, to string) error {
 	if follow {
 		return syscall.EINVAL
 	}
-	return f.both(name, dir, to, f.in.Root.Link)
+	return f.both(name, dir, to, func(name, to string) error {
+		if err := f.in.staysWithin(name, to); err != nil {
+			return err
+		}
+		return f.in.Root.Link(name, to)
+	})
 }
 
 // Symlink creates a link. It refuses a target outside the root: os.Root would not
-// follow it, but other readers of the folder might.
+// follow it, but other readers of the folder might. A target with ".." behind a name is
+// refused too: where it leads depends on what that name is at the time.
 func (f *File) Symlink(target, name string) error {
 	name, err := f.change(name)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case target == "":
+	}
+	if target == "" {
 		return syscall.ENOENT
-	case filepath.IsAbs(target) || !filepath.IsLocal(filepath.Join(path.Dir(strings.TrimRight(name, "/")), target)):
+	}
+	up, ok := ascent(target)
+	if !ok {
+		return syscall.EPERM
+	}
+	at, err := f.in.real(name)
+	if err != nil {
+		return err
+	}
+	if up > strings.Count(at, "/") {
 		return syscall.EPERM
 	}
 	return f.in.Root.Symlink(target, name)
+}
+
+// ascent returns the number of folders by which a link's target leads up before it leads
+// down, and false for a target that is absolute or leads up again later.
+func ascent(target string) (up int, ok bool) {
+	down := path.IsAbs(target)
+	for part := range strings.SplitSeq(target, "/") {
+		switch {
+		case part == "" || part == ".":
+		case part != "..":
+			down = true
+		case down:
+			return 0, false
+		default:
+			up++
+		}
+	}
+	return up, !path.IsAbs(target)
+}
+
+// real returns name without links, except that its last part may be one.
+func (d Folder) real(name string) (string, error) {
+	dir, base := path.Split(strings.TrimRight(name, "/"))
+	var at []string
+	todo := strings.Split(dir, "/")
+	for links := 0; len(todo) > 0; {
+		part := todo[0]
+		todo = todo[1:]
+		switch part {
+		case "", ".":
+			continue
+		case "..":
+			if len(at) == 0 {
+				return "", syscall.EPERM
+			}
+			at = at[:len(at)-1]
+			continue
+		}
+		at = append(at, part)
+		to, err := d.Root.Readlink(path.Join(at...))
+		switch {
+		case errors.Is(err, syscall.EINVAL): // no link
+		case err != nil:
+			return "", err
+		case path.IsAbs(to):
+			return "", syscall.EPERM
+		case links == maxLinks:
+			return "", syscall.ELOOP
+		default:
+			links++
+			at, todo = at[:len(at)-1], append(strings.Split(to, "/"), todo...)
+		}
+	}
+	return path.Join(append(at, base)...), nil
+}
+
+const (
+	maxLinks = 40 // links that are followed in one name, as in the kernel
+	// maxMoved is the maximum number of files and folders in a folder that is looked
+	// through for links.
+	maxMoved = 10_000
+)
+
+// staysWithin returns EXDEV if name is a link that would lead out of the root at the name
+// to, or a folder with one, or a folder with more than maxMoved entries. Links that lead
+// out already are not the guest's, and no worse there.
+func (d Folder) staysWithin(name, to string) error {
+	name, err := d.real(name)
+	if err != nil {
+		return err
+	}
+	if to, err = d.real(to); err != nil {
+		return err
+	}
+	was, is := strings.Count(name, "/"), strings.Count(to, "/")
+	if is >= was {
+		return nil
+	}
+	link := func(at string) error {
+		target, err := d.Root.Readlink(at)
+		if err != nil {
+			return err
+		}
+		depth := strings.Count(at, "/")
+		if up, ok := ascent(target); ok && up <= depth && up > depth-was+is {
+			return syscall.EXDEV
+		}
+		return nil
+	}
+	st, err := d.Root.Lstat(name)
+	switch {
+	case err != nil:
+		return err
+	case st.Mode()&fs.ModeSymlink != 0:
+		return link(name)
+	case !st.IsDir():
+		return nil
+	}
+	seen := 0
+	return fs.WalkDir(d.Root.FS(), name, func(at string, e fs.DirEntry, err error) error {
+		if seen++; seen > maxMoved {
+			return syscall.EXDEV
+		}
+		if err != nil || e.Type()&fs.ModeSymlink == 0 {
+			return err
+		}
+		return link(at)
+	})
 }
 
 // Readlink returns the target of a link, unless the target is lexically outside.
