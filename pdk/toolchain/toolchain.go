@@ -255,6 +255,10 @@ func findCargo(ctx context.Context) (string, error) {
 }
 
 func findASC(dir string) (string, error) {
+	install := "npm install --save-dev assemblyscript"
+	if clean := filepath.Clean(dir); clean != "." {
+		install = "cd '" + strings.ReplaceAll(clean, "'", `'\''`) + "' && " + install
+	}
 	if dir, err := filepath.Abs(dir); err == nil {
 		for {
 			p := filepath.Join(dir, "node_modules", ".bin", "asc")
@@ -267,7 +271,7 @@ func findASC(dir string) (string, error) {
 			dir = filepath.Dir(dir)
 		}
 	}
-	return look(AssemblyScript, "asc", "npm install --save-dev assemblyscript")
+	return look(AssemblyScript, "asc", install)
 }
 
 // Build makes a module. The error is a *MissingError, a *FailedError with what

@@ -53,6 +53,13 @@ func TestMissing(t *testing.T) {
 			}
 		})
 	}
+	// asc is installed into the project, wherever the caller is.
+	machine(t, nil)
+	for dir, want := range map[string]string{".": "run: npm install", "./": "run: npm install", "a/it's": `run: cd 'a/it'\''s' && npm install`} {
+		if _, err := Find(t.Context(), AssemblyScript, dir); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", dir, err, want)
+		}
+	}
 	if _, err := Find(t.Context(), "cobol", "."); err == nil || !strings.Contains(err.Error(), "go rust c assemblyscript") {
 		t.Errorf("a language that there is not: %v", err)
 	}
