@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tree opens what lies beneath a folder, in one call of the kernel where it can
-// (openat2, from Linux 5.6 on), which is a third of what os.Root needs for a
-// path of three names. Where it cannot, or refuses, os.Root has the last word.
+// tree opens what lies beneath a folder, in one call of the kernel if it can
+// (openat2, from Linux 5.6 on), which takes a third of what os.Root needs for a
+// path of three names. If the call is missing, or refuses, os.Root decides.
 type tree struct {
 	fd   int
 	root *os.Root // opened when it is needed
@@ -61,8 +61,8 @@ func (t *tree) openAs(rel string, flags int) (*os.File, error) {
 	return t.root.OpenFile(rel, flags, 0)
 }
 
-// linkFree reports that path leads through no link. Where the kernel cannot tell
-// in one call it answers false.
+// linkFree reports whether path leads through no link. If the kernel cannot tell
+// in one call, it returns false.
 func linkFree(path string) bool {
 	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
 	if err != nil {

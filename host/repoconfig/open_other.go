@@ -28,5 +28,5 @@ func (t *tree) openDir(rel string) (*os.File, error) {
 	return t.root.OpenFile(rel, os.O_RDONLY|syscall.O_DIRECTORY, 0)
 }
 
-// linkFree is not known here without looking at each name of path.
+// linkFree returns false: it would need a look at each name of path here.
 func linkFree(string) bool { return false }

@@ -17,7 +17,7 @@ func TestFIFOForAFolder(t *testing.T) {
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := &repoReader{roots: []string{dir}, open: map[string]*tree{}}
+	r := &repoReader{roots: newRoots([]string{dir})}
 	defer r.close()
 	done := make(chan error, 1)
 	go func() {
@@ -50,7 +50,8 @@ func TestFullFolder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := &repoReader{roots: []string{dir}, open: map[string]*tree{}, listed: maxListed - 3}
+	r := newRoots([]string{dir})
+	r.listed = maxListed - 3
 	defer r.close()
 	if list, err := r.readDir(dir); err != nil || len(list) != 3 {
 		t.Fatalf("%v, %v", list, err)
@@ -70,7 +71,7 @@ func TestManyLinks(t *testing.T) {
 		symlink(t, last, repo+"/.git/"+name)
 		last = name
 	}
-	r := &repoReader{roots: []string{repo}, open: map[string]*tree{}}
+	r := newRoots([]string{repo})
 	defer r.close()
 	if _, err := r.resolve(repo + "/.git/link30"); err != nil {
 		t.Error(err)
