@@ -8,6 +8,11 @@ import (
 	"sync/atomic"
 )
 
+// copySize is how much of a body is in memory, in bytes.
+const copySize = 64 << 10
+
+var bodies = sync.Pool{New: func() any { return new([copySize]byte) }}
+
 // bulkFrom is how much of a connection is read as TLS asks for it, in bytes. What comes
 // after that is read in large pieces, for which short connections need no memory.
 const bulkFrom = 64 << 10

@@ -93,8 +93,8 @@ func TestSlowHeads(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ours, theirs := net.Pipe()
-				s := &Session{rules: Rules{HTTP: &HTTP{}}, ctx: t.Context(), rest: t.Context()}
-				x := &requests{pair: &pair{session: s, connection: &Connection{Host: "h", Port: 443}}, ctx: t.Context()}
+				r := &run{rules: Rules{HTTP: &HTTP{}}, ctx: t.Context(), rest: t.Context()}
+				x := &requests{hostSide: &hostSide{pair: &pair{run: r, connection: &Connection{Host: "h", Port: 443}}, ctx: t.Context()}}
 				done, start := make(chan struct{}), time.Now()
 				go func() {
 					defer close(done)

@@ -37,8 +37,8 @@ var (
 
 // holding counts what is in memory of one request.
 type holding struct {
-	session *Session
-	n       atomic.Int64
+	run *run
+	n   atomic.Int64
 }
 
 // take counts n bytes more, or says why they may not be read. They are counted until
@@ -54,7 +54,7 @@ func (h *holding) take(n int) error {
 // takeOfHost is take for what does not come from the process, and may be more.
 func (h *holding) takeOfHost(n int) error {
 	h.n.Add(int64(n))
-	run, all := h.session.held.Add(int64(n)), h.session.gate.held.Add(int64(n))
+	run, all := h.run.held.Add(int64(n)), h.run.gate.held.Add(int64(n))
 	// No run gets more than is left for others then: whatever some hold, there is room
 	// for one that holds little.
 	if run > maxHeldRun || run > maxHeldAll-all {
@@ -66,8 +66,8 @@ func (h *holding) takeOfHost(n int) error {
 // end counts none any more.
 func (h *holding) end() {
 	n := h.n.Swap(0)
-	h.session.held.Add(-n)
-	h.session.gate.held.Add(-n)
+	h.run.held.Add(-n)
+	h.run.gate.held.Add(-n)
 }
 
 // heldStatus is what an error of holding is answered with; 0: it is none.

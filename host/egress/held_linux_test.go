@@ -30,7 +30,7 @@ func TestHeldInTime(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h := &holding{session: &Session{gate: &Gate{}}}
+				h := &holding{run: &run{gate: &Gate{}}}
 				r, w := net.Pipe()
 				over := make(chan struct{})
 				defer close(over)
@@ -54,7 +54,7 @@ func TestHeldInTime(t *testing.T) {
 				}
 				r.Close()
 				h.end()
-				if n := h.session.gate.held.Load(); n != 0 {
+				if n := h.run.gate.held.Load(); n != 0 {
 					t.Errorf("%d bytes are counted", n)
 				}
 			})

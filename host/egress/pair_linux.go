@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -8,35 +9,41 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/toold/toold/host/hello"
 )
 
+// headTime is how long a process may take over the head of a request, or over a
+// handshake.
+const headTime = 30 * time.Second
+
 // pair is a connection of a run, and that to its host.
 type pair struct {
-	session    *Session
+	run        *run
 	connection *Connection
-	// local is the run's, upstream the host's; set by holds. upstream is nil where
-	// the connection is answered here.
-	local, upstream *net.TCPConn
 	// dial makes another connection to the host.
 	dial func(context.Context) (*net.TCPConn, error)
 	// begin is what was read of the run already.
 	begin []byte
-	// over is set when the run has ended.
+	// over is set, under mu, when the run has ended.
 	over atomic.Bool
-	// reads is set under session.mu once requests are read: then they see to the
-	// end of upstream.
+
+	mu sync.Mutex // guards what follows, and the deadlines of both until over
+	// local is the run's, upstream the host's; set by holds and not changed after.
+	// upstream is nil if the connection is answered here.
+	local, upstream *net.TCPConn
+	// reads is set once requests are read: they end upstream then.
 	reads bool
 }
 
 // holds begins p, unless the run has ended.
 func (p *pair) holds(local, upstream *net.TCPConn) bool {
-	p.session.mu.Lock()
-	defer p.session.mu.Unlock()
-	if p.session.ending {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over.Load() {
 		return false
 	}
 	p.local, p.upstream = local, upstream
@@ -45,8 +52,8 @@ func (p *pair) holds(local, upstream *net.TCPConn) bool {
 
 // holdsRequests has the end of the run leave upstream to who reads the requests.
 func (p *pair) holdsRequests() {
-	p.session.mu.Lock()
-	defer p.session.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.reads = true
 	if p.over.Load() {
 		p.upstream.SetDeadline(time.Now().Add(drain))
@@ -56,16 +63,17 @@ func (p *pair) holdsRequests() {
 // readBy has the run fail to be read from at on; zero: never, but for the end of the
 // run.
 func (p *pair) readBy(at time.Time) {
-	p.session.mu.Lock()
-	defer p.session.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if !p.over.Load() {
 		p.local.SetReadDeadline(at)
 	}
 }
 
-// drain has p end when what the run has written is delivered, or cannot be. It is
-// called under session.mu.
+// drain ends p when what the run has written is delivered, or cannot be.
 func (p *pair) drain() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.over.Store(true)
 	deadline := time.Now().Add(drain)
 	if p.local != nil {
@@ -77,42 +85,64 @@ func (p *pair) drain() {
 	}
 }
 
-// copy copies both ways until both sides have ended, or, where the requests to the
-// host are read, passes these on.
-func (p *pair) copy() {
-	received := int64(0) // of what is no request
-	if p.session.rules.HTTP.reads(p.connection.Host, p.connection.Port) {
-		begin, names, err := p.begins()
-		switch {
-		case err != nil:
-			reset(p.local)
-			reset(p.upstream)
-			return
-		case names != nil || !isSSH(begin):
-			p.read(begin, names)
-			return
+// errRefused ends a pair whose refusal was told.
+var errRefused = errors.New("refused")
+
+// begins reads what the run sends first, as hello.Read does, and refuses TLS for
+// another host.
+func (p *pair) begins() (begin []byte, names *hello.Names, err error) {
+	begin, names, err = hello.Read(p.local)
+	if err == hello.ErrNone {
+		p.run.ledger.refuse(p.connection, "it begins as TLS, and no server name can be read in it")
+	}
+	if err == nil && names != nil {
+		if h, c := p.run.rules.HTTP, p.connection; !sameName(names.Server, c.Host) && h.reads(names.Server, c.Port) && !h.reads(c.Host, c.Port) {
+			p.run.ledger.refuse(c, "it begins TLS with "+strconv.Quote(names.Server)+", whose requests are read, and was made to "+c.Host+"; connect to the name")
+			return nil, nil, errRefused
 		}
-		p.begin = begin
-		if received = p.banner(); received == 0 {
-			p.session.refuse(p.connection, "it begins as SSH does, and the host does not")
-			reset(p.local)
-			reset(p.upstream)
-			return
+		if why := p.mismatch(names.Server); why != "" {
+			p.run.ledger.refuse(p.connection, why)
+			return nil, nil, errRefused
 		}
 	}
+	return begin, names, err
+}
+
+// mismatch says why TLS with the server name sni is not what was connected to.
+func (p *pair) mismatch(sni string) string {
+	wanted := p.connection.Host
+	if _, err := netip.ParseAddr(wanted); err == nil {
+		return "" // it was allowed by its address
+	}
+	switch {
+	case sni == "":
+		return "it begins TLS without a server name, which would have to be " + wanted
+	case !sameName(sni, wanted):
+		return "it begins TLS with " + strconv.Quote(sni) + ", and was made to " + wanted
+	}
+	return ""
+}
+
+func sameName(a, b string) bool {
+	return strings.EqualFold(strings.TrimSuffix(a, "."), strings.TrimSuffix(b, "."))
+}
+
+// copy copies both ways until both sides have ended. Of the host, received bytes were
+// passed on before.
+func (p *pair) copy(received int64) {
 	down, gone := make(chan struct{}), make(chan struct{})
-	p.session.work.Go(func() {
+	p.run.work.Go(func() {
 		defer close(down)
 		n, err := p.pass(p.local, p.upstream)
-		p.session.mu.Lock()
+		p.run.ledger.mu.Lock()
 		p.connection.Received = received + n
-		p.session.mu.Unlock()
+		p.run.ledger.mu.Unlock()
 		switch {
 		case err == nil:
 			p.local.CloseWrite()
 		case p.over.Load():
 		case isBroken(p.upstream):
-			deliver(p.session.rest, p.local, false)
+			deliver(p.run.rest, p.local, false)
 			reset(p.local)
 		default:
 			// The process has gone. What it sent is still delivered, which a host that
@@ -122,9 +152,9 @@ func (p *pair) copy() {
 		}
 	})
 	n, err := p.up()
-	p.session.mu.Lock()
+	p.run.ledger.mu.Lock()
 	p.connection.Sent = n
-	p.session.mu.Unlock()
+	p.run.ledger.mu.Unlock()
 	switch {
 	case err == nil:
 		p.upstream.CloseWrite()
@@ -137,14 +167,14 @@ func (p *pair) copy() {
 		reset(p.upstream)
 	case isBroken(p.upstream) && !p.over.Load():
 		<-down // what it said before
-		deliver(p.session.rest, p.local, false)
+		deliver(p.run.rest, p.local, false)
 		reset(p.local)
 	default: // the process has broken it off, after what it sent
-		deliver(p.session.rest, p.upstream, false)
+		deliver(p.run.rest, p.upstream, false)
 		reset(p.upstream)
 		reset(p.local)
 	}
-	deliver(p.session.rest, p.upstream, true)
+	deliver(p.run.rest, p.upstream, true)
 	p.upstream.Close()
 	<-down
 	p.local.Close()
@@ -160,11 +190,11 @@ func (p *pair) banner() int64 {
 	if _, err := io.ReadFull(p.upstream, begin); err != nil || !isSSH(begin) {
 		return 0
 	}
-	p.session.mu.Lock()
+	p.mu.Lock()
 	if !p.over.Load() {
 		p.upstream.SetReadDeadline(time.Time{})
 	}
-	p.session.mu.Unlock()
+	p.mu.Unlock()
 	if n, err := p.local.Write(begin); err != nil {
 		return int64(n)
 	}
@@ -207,7 +237,7 @@ func (p *pair) pass(dst, src *net.TCPConn) (int64, error) {
 		return n, err
 	}
 	var more int64
-	large := &p.session.gate.large
+	large := &p.run.gate.large
 	if large.Add(1) <= maxLarge {
 		// The other methods of these have the kernel copy.
 		more, err = io.CopyBuffer(struct{ io.Writer }{dst}, struct{ io.Reader }{src}, make([]byte, largeSize))
@@ -218,46 +248,8 @@ func (p *pair) pass(dst, src *net.TCPConn) (int64, error) {
 	return n + more, err
 }
 
-// errRefused ends a pair whose refusal was told.
-var errRefused = errors.New("refused")
+// sshBegin is what either side of SSH says first.
+const sshBegin = "SSH-"
 
-// begins reads what the run sends first, as hello.Read does, and refuses TLS for
-// another host.
-func (p *pair) begins() (begin []byte, names *hello.Names, err error) {
-	begin, names, err = hello.Read(p.local)
-	if err == hello.ErrNone {
-		p.session.refuse(p.connection, "it begins as TLS, and no server name can be read in it")
-	}
-	if err == nil && names != nil {
-		if h, c := p.session.rules.HTTP, p.connection; !sameName(names.Server, c.Host) && h.reads(names.Server, c.Port) && !h.reads(c.Host, c.Port) {
-			p.session.refuse(c, "it begins TLS with "+quote(names.Server)+", whose requests are read, and was made to "+c.Host+"; connect to the name")
-			return nil, nil, errRefused
-		}
-		if why := p.mismatch(names.Server); why != "" {
-			p.session.refuse(p.connection, why)
-			return nil, nil, errRefused
-		}
-	}
-	return begin, names, err
-}
-
-// mismatch says why TLS with the server name sni is not what was connected to.
-func (p *pair) mismatch(sni string) string {
-	wanted := p.connection.Host
-	if _, err := netip.ParseAddr(wanted); err == nil {
-		return "" // it was allowed by its address
-	}
-	switch {
-	case sni == "":
-		return "it begins TLS without a server name, which would have to be " + wanted
-	case !sameName(sni, wanted):
-		return "it begins TLS with " + quote(sni) + ", and was made to " + wanted
-	}
-	return ""
-}
-
-func sameName(a, b string) bool {
-	return strings.EqualFold(strings.TrimSuffix(a, "."), strings.TrimSuffix(b, "."))
-}
-
-func quote(s string) string { return strconv.Quote(s) }
+// isSSH reports whether a connection begins as SSH does.
+func isSSH(begin []byte) bool { return bytes.HasPrefix(begin, []byte(sshBegin)) }

@@ -57,29 +57,29 @@ func mayBePush(out *http.Request) bool {
 // judgePush asks about the push to repository that out makes. What is sent on is
 // what was judged, written anew, and held until then. The error of the policy is refused, that of the
 // request malformed.
-func (x *requests) judgePush(ctx context.Context, repository string, out *http.Request, held *holding) (refused, malformed error) {
+func (p *pair) judgePush(ctx context.Context, repository string, out *http.Request, held *holding) (refused, malformed error) {
 	encodings := out.Header["Content-Encoding"]
 	body := &countingReader{r: out.Body}
 	decoded, err := gitwire.Decode(body, strings.Join(encodings, ", "))
 	if err != nil {
 		return nil, err
 	}
-	begin := held.reader(decoded, x.readBy)
+	begin := held.reader(decoded, p.readBy)
 	push, err := gitwire.ReadPush(begin)
 	if err != nil {
 		return nil, err // and the time to read by stays, as in sign
 	}
-	x.readBy(time.Time{})
+	p.readBy(time.Time{})
 	if len(push.Refs) > 0 {
 		facts := &abi.Wire{
-			On: abi.WirePush, Host: x.connection.Host, Port: int(x.connection.Port), Path: repository,
+			On: abi.WirePush, Host: p.connection.Host, Port: int(p.connection.Port), Path: repository,
 			Remote:      out.URL.Scheme + "://" + out.URL.Host + repository,
 			PushOptions: push.Options,
 		}
 		for _, ref := range push.Refs {
 			facts.Refs = append(facts.Refs, abi.WireRef{Name: ref.Name, Old: ref.Old, New: ref.New, Force: forced(ref)})
 		}
-		if err := x.session.rules.Ask(ctx, facts); err != nil {
+		if err := p.run.rules.Ask(ctx, facts); err != nil {
 			return err, nil
 		}
 	}
@@ -109,7 +109,7 @@ func (x *requests) judgePush(ctx context.Context, repository string, out *http.R
 		}
 		out.Body = io.NopCloser(io.MultiReader(bytes.NewReader(head), decoded))
 	}
-	x.readBy(time.Time{})
+	p.readBy(time.Time{})
 	return nil, nil
 }
 

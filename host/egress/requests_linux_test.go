@@ -465,13 +465,13 @@ func FuzzHead(f *testing.F) {
 	} {
 		f.Add([]byte(s))
 	}
-	x := &requests{secure: true, pair: &pair{connection: &Connection{Host: "h", Port: 443}}, credentials: []Credential{{Header: "Authorization", Value: token}}}
+	to, credentials := &Connection{Host: "h", Port: 443}, []Credential{{Header: "Authorization", Value: token}}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(b)))
 		if err != nil {
 			return
 		}
-		out, _, why := x.rewrite(r.WithContext(t.Context()))
+		out, _, why := rewrite(to, true, credentials, r.WithContext(t.Context()))
 		if why != "" {
 			return
 		}

@@ -2,7 +2,6 @@ package egress
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -12,9 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -30,55 +27,23 @@ const (
 	// runs: each takes two descriptors of the daemon.
 	maxOpen    = 512
 	maxOpenAll = 8192
-	// maxKept bounds how many connections of a run are kept by name, of those that
-	// were allowed and of those that were refused.
-	maxKept = 64
-	// dialTime is how long a host may take to answer, prompt how long a socket that
-	// does not block is kept waiting for it. Beyond that it is told that it is
-	// connected, and reset where the host turns out not to answer.
-	dialTime = 30 * time.Second
-	prompt   = 300 * time.Millisecond
-	// drain is how long what a run has written may take to be delivered when the
-	// run is over.
-	drain = 2 * time.Second
+	// prompt is how long a socket that does not block is kept waiting for the host to
+	// answer. Beyond that its connect returns success, and it is reset if the host turns
+	// out not to answer.
+	prompt = 300 * time.Millisecond
 )
-
-// Gate is what all runs share.
-type Gate struct {
-	open  atomic.Int64
-	large atomic.Int64 // buffers of pair.pass
-	held  atomic.Int64 // bytes that are in memory before they are sent on
-}
 
 // Session makes the connections of one run.
 type Session struct {
-	gate    *Gate
-	rules   Rules
-	refused func(Connection)
-	wire    *os.File
-
-	signatures atomic.Int32 // how many were asked for
-
-	ctx  context.Context // until the run is over
-	end  context.CancelFunc
-	work sync.WaitGroup
-	// rest ends drain after ctx, or with Close: what the run has sent is delivered
-	// until then.
-	rest context.Context
-	stop context.CancelFunc
-
+	run
+	wire  *os.File
 	names names.Server
-	held  atomic.Int64 // as in Gate
+	end   context.CancelFunc // of ctx
+	stop  context.CancelFunc // of rest
 
-	// mu guards what follows.
-	mu             sync.Mutex
-	kept           []*Connection
-	others         Connection // the allowed ones that are not kept
-	allowed, stops int
-	ending         bool
-	told           map[string]bool // targets
-	leaves         map[string]*tls.Certificate
-	pairs          map[*pair]struct{}
+	mu     sync.Mutex // guards what follows
+	ending bool
+	pairs  map[*pair]struct{}
 }
 
 // Start begins to serve a run that is confined by rules. theirs is for the run's
@@ -91,7 +56,9 @@ func (g *Gate) Start(rules Rules, refused func(Connection)) (s *Session, theirs 
 		return nil, nil, fmt.Errorf("open the network of a run: %w", err)
 	}
 	unix.SetNonblock(fds[0], true)
-	s = &Session{gate: g, rules: rules, refused: refused, others: Connection{Host: Others}, wire: os.NewFile(uintptr(fds[0]), "network"), pairs: map[*pair]struct{}{}}
+	s = &Session{wire: os.NewFile(uintptr(fds[0]), "network"), pairs: map[*pair]struct{}{}}
+	s.gate, s.rules = g, rules
+	s.ledger.refused, s.ledger.others, s.ledger.told = refused, Connection{Host: Others}, map[string]bool{}
 	s.names.Hosts = rules.Hosts
 	for i, path := range rules.Sockets {
 		if real, err := filepath.EvalSymlinks(path); err == nil {
@@ -119,21 +86,7 @@ func (s *Session) Close() (list []Connection, allowed, refused int) {
 	s.mu.Unlock()
 	s.work.Wait()
 	s.stop()
-	for _, c := range s.kept {
-		list = append(list, *c)
-		n := &allowed
-		if c.Refused != "" {
-			n = &refused
-		}
-		*n++
-	}
-	if s.others.Times = s.allowed - allowed; s.others.Times > 0 {
-		list = append(list, s.others)
-	}
-	if n := s.stops - refused; n > 0 {
-		list = append(list, Connection{Host: Others, Refused: "there are more than are kept by name", Times: n})
-	}
-	return list, s.allowed, s.stops
+	return s.ledger.list()
 }
 
 // What a supervisor asks: the kind, then an address. Descriptors come with it: one
@@ -246,54 +199,9 @@ func ask(wire int, kind byte, address []byte, fds ...int) unix.Errno {
 	return unix.Errno(binary.NativeEndian.Uint32(b[:]))
 }
 
-// note keeps c, and tells of it where it was refused.
-func (s *Session) note(c *Connection) {
-	s.mu.Lock()
-	n := &s.allowed
-	if c.Refused != "" {
-		n = &s.stops
-	}
-	// Whatever else there was, what was signed is told; maxSignatures bounds that.
-	if *n++; *n <= maxKept || c.Rule == signRule && c.Refused == "" {
-		s.kept = append(s.kept, c)
-	} else {
-		c.notKept = true
-	}
-	told := *c
-	s.mu.Unlock()
-	s.tell(told)
-}
-
-// tell tells of c where it was refused, and of each target once: programs try
-// again.
-func (s *Session) tell(c Connection) {
-	if c.Refused != "" {
-		s.tellOnce(c.Target(), c)
-	}
-}
-
-// tellOnce tells of c, once for each subject.
-func (s *Session) tellOnce(subject string, c Connection) {
-	if s.refused == nil {
-		return
-	}
-	s.mu.Lock()
-	again := s.told[subject] || len(s.told) >= maxKept
-	if s.told == nil {
-		s.told = map[string]bool{}
-	}
-	if !again {
-		s.told[subject] = true
-	}
-	s.mu.Unlock()
-	if !again {
-		s.refused(c)
-	}
-}
-
 func (s *Session) connectUnix(path string) unix.Errno {
 	c := &Connection{Host: unixPrefix + path}
-	defer s.note(c)
+	defer s.ledger.note(c)
 	for _, allowed := range s.rules.Sockets {
 		if allowed == path {
 			c.Rule = unixPrefix + path
@@ -336,7 +244,7 @@ func (s *Session) connect(fd int, raw []byte, reply func(unix.Errno)) {
 	c, dial := s.judge(to)
 	p.connection = c
 	if c != nil {
-		s.note(c)
+		s.ledger.note(c)
 		if c.Refused != "" {
 			done(unix.EACCES)
 			return
@@ -379,13 +287,13 @@ func (s *Session) connectTo(p *pair, fd, flags int, done func(unix.Errno)) {
 	select {
 	case upstream = <-result:
 		if upstream.err != nil {
-			s.fail(p.connection, upstream.err)
+			s.ledger.fail(p.connection, upstream.err)
 			done(errnoOf(upstream.err))
 			return
 		}
-		local, errno = s.splice(fd)
+		local, errno = splice(s.ctx, fd)
 	case <-late:
-		if local, errno = s.splice(fd); errno != 0 {
+		if local, errno = splice(s.ctx, fd); errno != 0 {
 			cancel()
 			if upstream = <-result; upstream.conn != nil {
 				upstream.conn.Close()
@@ -409,7 +317,7 @@ func (s *Session) connectTo(p *pair, fd, flags int, done func(unix.Errno)) {
 		done(errno)
 		return
 	case upstream.err != nil:
-		s.fail(p.connection, upstream.err)
+		s.ledger.fail(p.connection, upstream.err)
 		reset(local)
 		return
 	}
@@ -420,7 +328,7 @@ func (s *Session) connectTo(p *pair, fd, flags int, done func(unix.Errno)) {
 		return
 	}
 	done(success(flags))
-	p.copy()
+	carry(p)
 }
 
 // openPair counts a connection to to, until closePair. It is nil where too many are
@@ -428,7 +336,7 @@ func (s *Session) connectTo(p *pair, fd, flags int, done func(unix.Errno)) {
 func (s *Session) openPair(to netip.AddrPort) *pair {
 	s.mu.Lock()
 	full := len(s.pairs) >= maxOpen || s.gate.open.Load() >= maxOpenAll || s.ending
-	p := &pair{session: s}
+	p := &pair{run: &s.run}
 	if !full {
 		s.pairs[p] = struct{}{}
 		s.gate.open.Add(1)
@@ -441,26 +349,22 @@ func (s *Session) openPair(to netip.AddrPort) *pair {
 	if name, ok := s.names.Of(to.Addr()); ok {
 		host = name
 	}
-	s.note(&Connection{Host: host, Port: to.Port(), Failed: "too many connections are open"})
+	s.ledger.note(&Connection{Host: host, Port: to.Port(), Failed: "too many connections are open"})
 	return nil
 }
 
 func (s *Session) closePair(p *pair) {
+	s.ledger.forget(p.connection)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.pairs, p)
 	s.gate.open.Add(-1)
-	if c := p.connection; c != nil && c.notKept {
-		s.others.Sent += c.Sent
-		s.others.Received += c.Received
-		s.others.MoreRequests += len(c.Requests) + c.MoreRequests
-	}
 }
 
 // serveItself connects fd to what the daemon answers itself: names, and the ssh of a
 // run. done is given what connect returns.
 func (s *Session) serveItself(p *pair, fd int, to netip.AddrPort, flags int, done func(unix.Errno)) {
-	local, errno := s.splice(fd)
+	local, errno := splice(s.ctx, fd)
 	if errno != 0 {
 		done(errno)
 		return
@@ -471,204 +375,11 @@ func (s *Session) serveItself(p *pair, fd int, to netip.AddrPort, flags int, don
 	}
 	done(success(flags))
 	if to == sshshim.Service {
-		s.serveSSH(p)
+		serveSSH(p)
 	} else {
 		s.names.Serve(s.ctx, local)
 	}
 	local.Close()
-}
-
-// success is what connect returns for a socket with flags.
-func success(flags int) unix.Errno {
-	if flags&unix.O_NONBLOCK != 0 {
-		return unix.EINPROGRESS
-	}
-	return 0
-}
-
-// fail notes why c, which was allowed, did not come about.
-func (s *Session) fail(c *Connection, err error) {
-	if c == nil {
-		return
-	}
-	if refused, ok := errors.AsType[*notPublicError](err); ok {
-		s.refuse(c, refused.Error())
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c.Failed = err.Error()
-}
-
-// failed is fail for what came about and could not be used, of which the caller is
-// told.
-func (s *Session) failed(c *Connection, err error) {
-	s.fail(c, err)
-	s.mu.Lock()
-	told := *c
-	s.mu.Unlock()
-	told.Requests = nil
-	if told.Refused == "" {
-		s.tellOnce(told.Target()+" failed", told)
-	}
-}
-
-// refuse turns c, which was allowed so far, into a refused one.
-func (s *Session) refuse(c *Connection, why string) {
-	s.mu.Lock()
-	c.Refused, c.Rule = why, ""
-	s.allowed--
-	s.stops++
-	told := *c
-	s.mu.Unlock()
-	s.tell(told)
-}
-
-// checkSocket reads a sockaddr for the TCP socket fd, which must not be connected.
-func checkSocket(fd int, raw []byte) (netip.AddrPort, unix.Errno) {
-	domain, err1 := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
-	kind, err2 := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
-	protocol, err3 := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
-	if errors.Join(err1, err2, err3) != nil {
-		return netip.AddrPort{}, unix.ENOTSOCK
-	}
-	if domain != unix.AF_INET && domain != unix.AF_INET6 || kind != unix.SOCK_STREAM || protocol != unix.IPPROTO_TCP {
-		return netip.AddrPort{}, unix.EACCES
-	}
-	to, errno := parseAddress(raw, domain)
-	if errno != 0 {
-		return to, errno
-	}
-	if _, err := unix.Getpeername(fd); err == nil {
-		return to, unix.EISCONN
-	}
-	return to, 0
-}
-
-// parseAddress reads a sockaddr for a socket of the family domain.
-func parseAddress(raw []byte, domain int) (netip.AddrPort, unix.Errno) {
-	if len(raw) < 2 {
-		return netip.AddrPort{}, unix.EINVAL
-	}
-	family := int(binary.NativeEndian.Uint16(raw))
-	size := map[int]int{unix.AF_INET: 16, unix.AF_INET6: 24}[family]
-	switch {
-	case size == 0 || family == unix.AF_INET6 && domain == unix.AF_INET:
-		// AF_UNSPEC, which would disconnect, is among them.
-		return netip.AddrPort{}, unix.EAFNOSUPPORT
-	case len(raw) < size:
-		return netip.AddrPort{}, unix.EINVAL
-	case family != domain:
-		return netip.AddrPort{}, unix.EINVAL
-	}
-	port := binary.BigEndian.Uint16(raw[2:])
-	if family == unix.AF_INET {
-		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(raw[4:8])), port), 0
-	}
-	return netip.AddrPortFrom(netip.AddrFrom16([16]byte(raw[8:24])).Unmap(), port), 0
-}
-
-// splice connects the run's socket fd to this process, and returns the end of
-// it that is here.
-func (s *Session) splice(fd int) (*net.TCPConn, unix.Errno) {
-	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		return nil, unix.ENOBUFS
-	}
-	defer l.Close()
-	var at unix.Sockaddr
-	port := l.Addr().(*net.TCPAddr).Port
-	if domain, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN); domain == unix.AF_INET6 {
-		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0)
-		at = &unix.SockaddrInet6{Port: port, Addr: netip.MustParseAddr("::ffff:127.0.0.1").As16()}
-	} else {
-		at = &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}
-	}
-	if errno := s.join(fd, at); errno != 0 {
-		return nil, errno
-	}
-	name, err := unix.Getsockname(fd)
-	if err != nil {
-		return nil, unix.ENOTCONN
-	}
-	return acceptFrom(l, addrOf(name))
-}
-
-// join connects the run's socket fd to at, which is on this host. That takes no
-// time, unless options that the run has set on its socket make it take for ever: a
-// filter that drops what comes, for example, and more attempts.
-func (s *Session) join(fd int, at unix.Sockaddr) unix.Errno {
-	joined := make(chan error, 1)
-	go func() {
-		err := unix.Connect(fd, at)
-		for err == unix.EINTR {
-			err = unix.Connect(fd, at)
-		}
-		joined <- err
-	}()
-	over := time.NewTimer(drain)
-	defer over.Stop()
-	var err error
-	select {
-	case err = <-joined:
-	case <-over.C:
-		return interrupt(fd, joined)
-	case <-s.ctx.Done():
-		return interrupt(fd, joined)
-	}
-	if errno, ok := err.(unix.Errno); ok && errno != unix.EINPROGRESS {
-		return errno
-	}
-	return 0
-}
-
-// interrupt has the connect on fd that joined tells of return.
-func interrupt(fd int, joined <-chan error) unix.Errno {
-	again := time.NewTicker(10 * time.Millisecond) // it may have been about to begin
-	defer again.Stop()
-	for {
-		unix.Shutdown(fd, unix.SHUT_RDWR)
-		select {
-		case <-joined:
-			return unix.ETIMEDOUT
-		case <-again.C:
-		}
-	}
-}
-
-// acceptFrom waits for the connection from the address from. Anybody on this host
-// may connect to l before it, also from the same port of another of its addresses.
-func acceptFrom(l *net.TCPListener, from netip.AddrPort) (*net.TCPConn, unix.Errno) {
-	l.SetDeadline(time.Now().Add(drain))
-	for {
-		conn, err := l.AcceptTCP()
-		if err != nil {
-			return nil, unix.ECONNABORTED
-		}
-		got := conn.RemoteAddr().(*net.TCPAddr).AddrPort()
-		if netip.AddrPortFrom(got.Addr().Unmap(), got.Port()) == from {
-			return conn, 0
-		}
-		conn.Close()
-	}
-}
-
-// addrOf is the address a; of an IPv4 address that is written as an IPv6 one, the
-// IPv4 address.
-func addrOf(a unix.Sockaddr) netip.AddrPort {
-	switch a := a.(type) {
-	case *unix.SockaddrInet4:
-		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
-	case *unix.SockaddrInet6:
-		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr).Unmap(), uint16(a.Port))
-	}
-	return netip.AddrPort{}
-}
-
-// reset has the other side find its connection broken.
-func reset(c *net.TCPConn) {
-	c.SetLinger(0)
-	c.Close()
 }
 
 // errnoOf is what connect returns for an error of dialling.
@@ -685,18 +396,6 @@ func errnoOf(err error) unix.Errno {
 	return unix.EHOSTUNREACH
 }
 
-type notPublicError struct {
-	host string
-	addr netip.Addr
-}
-
-func (e *notPublicError) Error() string {
-	if e.host == e.addr.String() {
-		return "it is not a public address, and capabilities.network does not name it"
-	}
-	return fmt.Sprintf("%s leads to %s, which is not a public address, and capabilities.network does not name the host itself", e.host, e.addr)
-}
-
 // judge finds out what a connection to is one to, and whether the rules allow
 // it. dial is nil for one that is answered here, as a name server or as ssh; c is
 // nil then.
@@ -710,7 +409,7 @@ func (s *Session) judge(to netip.AddrPort) (c *Connection, dial func(context.Con
 		c = &Connection{Host: name, Port: to.Port()}
 		rule, named := hostrule.Match(s.rules.Hosts, name, port)
 		if rule == "" {
-			c.Refused = s.why()
+			c.Refused = s.rules.why()
 			return c, nil
 		}
 		c.Rule = rule
@@ -738,7 +437,7 @@ func (s *Session) judge(to netip.AddrPort) (c *Connection, dial func(context.Con
 	}
 	switch {
 	case c.Rule == "":
-		c.Refused = s.why()
+		c.Refused = s.rules.why()
 		return c, nil
 	case !named && !hostrule.Public(ip):
 		c.Refused, c.Rule = (&notPublicError{c.Host, ip}).Error(), ""
@@ -767,30 +466,4 @@ func (s *Session) nameOf(ip netip.Addr, port string, hosts []string) string {
 		}
 	}
 	return ""
-}
-
-// why says what the rules allow instead.
-func (s *Session) why() string {
-	if len(s.rules.Hosts) == 0 {
-		return "capabilities.network grants no host"
-	}
-	return "capabilities.network grants only " + strings.Join(s.rules.Hosts, ", ")
-}
-
-// dialer dials host, which is c's or its address.
-func dialer(host string, c *Connection, named bool) func(context.Context) (*net.TCPConn, error) {
-	return func(ctx context.Context) (*net.TCPConn, error) {
-		d := net.Dialer{Control: func(_, address string, _ syscall.RawConn) error {
-			ap, err := netip.ParseAddrPort(address)
-			if err == nil && !named && !hostrule.Public(ap.Addr()) {
-				err = &notPublicError{c.Host, ap.Addr()}
-			}
-			return err
-		}}
-		conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(int(c.Port))))
-		if err != nil {
-			return nil, err
-		}
-		return conn.(*net.TCPConn), nil
-	}
 }

@@ -281,7 +281,7 @@ func TestRules(t *testing.T) {
 		{"0:0::1", "[::1]:80", true},
 		{"[::1]:80", "[::1]:80", true},
 	} {
-		s := &Session{rules: ParseRules(strings.Fields(tt.grants)), ctx: t.Context()}
+		s := &Session{run: run{rules: ParseRules(strings.Fields(tt.grants)), ctx: t.Context()}}
 		if c, dial := s.judge(netip.MustParseAddrPort(tt.to)); (dial != nil) != tt.allowed || (c.Refused == "") != tt.allowed {
 			t.Errorf("%q, %s: %+v", tt.grants, tt.to, c)
 		}
@@ -299,7 +299,7 @@ func TestReadByName(t *testing.T) {
 		{"* 127.0.0.1:443 localhost:443", "127.0.0.1"},
 		{"*", "127.0.0.1"},
 	} {
-		s := &Session{rules: ParseRules([]string{"*"}), ctx: t.Context()}
+		s := &Session{run: run{rules: ParseRules([]string{"*"}), ctx: t.Context()}}
 		s.rules.HTTP = &HTTP{Hosts: strings.Fields(tt.read)}
 		if c, _ := s.judge(netip.MustParseAddrPort("127.0.0.1:443")); c.Host != tt.host {
 			t.Errorf("where requests to %q are read, the connection is one to %s, and not %s", tt.read, c.Host, tt.host)

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -26,22 +25,26 @@ import (
 // what it wants.
 const sshPatience = 30 * time.Second
 
-// signRule is the rule of what is signed, as it is in the journal.
-const signRule = "ssh_sign"
-
 // maxSignatures is how many objects one run has signed at most.
 const maxSignatures = 1000
 
 // errTold is an error that has been said.
 var errTold = errors.New("it was said")
 
+// shim serves git's ssh of a run, at the other end of pair.
+type shim struct {
+	*run
+	pair *pair
+}
+
 // serveSSH serves the shim at the other end of p.
-func (s *Session) serveSSH(p *pair) {
+func serveSSH(p *pair) {
+	s := &shim{p.run, p}
 	conn := p.local
 	defer conn.Close()
 	out := sshshim.NewWriter(conn)
 	p.readBy(time.Now().Add(sshPatience))
-	code, err := s.ssh(p, out)
+	code, err := s.serve(out)
 	if err != nil {
 		code = sshshim.Failed
 		if err != errTold {
@@ -57,7 +60,7 @@ func (s *Session) serveSSH(p *pair) {
 }
 
 // signObject signs what a shim asks for.
-func (s *Session) signObject(object []byte, out *sshshim.Writer) (code int, err error) {
+func (s *shim) signObject(object []byte, out *sshshim.Writer) (code int, err error) {
 	key := s.rules.SSH.Signer
 	c := &Connection{Host: sshshim.Name, Rule: signRule, Sent: int64(len(object))}
 	var armored []byte
@@ -75,7 +78,7 @@ func (s *Session) signObject(object []byte, out *sshshim.Writer) (code int, err 
 		c.Refused, c.Requests[0].Refused = err.Error(), err.Error()
 		c.Remedy = "git asks for a signature of a commit or a tag only"
 	}
-	s.note(c)
+	s.ledger.note(c)
 	if err != nil {
 		return 0, errTold // as of every connection
 	}
@@ -83,9 +86,9 @@ func (s *Session) signObject(object []byte, out *sshshim.Writer) (code int, err 
 	return 0, err
 }
 
-// ssh does what the shim asks for, and answers the exit code of the command.
-func (s *Session) ssh(p *pair, out *sshshim.Writer) (code int, err error) {
-	q, err := sshshim.ReadRequest(p.local)
+// serve does what the shim asks for, and answers the exit code of the command.
+func (s *shim) serve(out *sshshim.Writer) (code int, err error) {
+	q, err := sshshim.ReadRequest(s.pair.local)
 	if err != nil {
 		return 0, err
 	}
@@ -96,18 +99,18 @@ func (s *Session) ssh(p *pair, out *sshshim.Writer) (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	p.readBy(time.Time{})
+	s.pair.readBy(time.Time{})
 	if e.User == "" {
 		e.User = "git"
 	}
 	c, key, dial := s.judgeSSH(e)
-	s.note(c)
+	s.ledger.note(c)
 	if c.Refused != "" {
 		return 0, errTold // as of every connection
 	}
-	upstream, client, err := s.logIn(e, c, key, dial)
+	traffic, client, err := s.logIn(e, c, key, dial)
 	if err != nil {
-		s.fail(c, err)
+		s.ledger.fail(c, err)
 		if c.Refused != "" {
 			return 0, errTold
 		}
@@ -117,17 +120,17 @@ func (s *Session) ssh(p *pair, out *sshshim.Writer) (code int, err error) {
 	defer context.AfterFunc(s.ctx, func() { client.Close() })()
 	defer client.Close()
 	defer func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		c.Sent, c.Received = upstream.sent.Load(), upstream.received.Load()
+		s.ledger.mu.Lock()
+		defer s.ledger.mu.Unlock()
+		c.Sent, c.Received = traffic.sent.Load(), traffic.received.Load()
 	}()
-	return s.runGit(p, out, e, c, client)
+	return s.runGit(out, e, c, client)
 }
 
 // runGit runs what git asked for at the host, and answers its exit code there. The
 // references of a push are judged before the host is told of them.
-func (s *Session) runGit(p *pair, out *sshshim.Writer, e *gitwire.Exec, c *Connection, client *ssh.Client) (code int, err error) {
-	conn := p.local
+func (s *shim) runGit(out *sshshim.Writer, e *gitwire.Exec, c *Connection, client *ssh.Client) (code int, err error) {
+	conn := s.pair.local
 	session, err := client.NewSession()
 	if err != nil {
 		return 0, fmt.Errorf("open a session at %s: %w", c.Target(), err)
@@ -162,7 +165,7 @@ func (s *Session) runGit(p *pair, out *sshshim.Writer, e *gitwire.Exec, c *Conne
 	if err := session.Start(e.Command()); err != nil {
 		return 0, fmt.Errorf("run %s at %s: %w", e.Service, c.Target(), err)
 	}
-	err = s.push(p, e, stdin, stdout, out.Stdout(), &work)
+	err = s.push(e, stdin, stdout, out.Stdout(), &work)
 	stdin.Close()
 	if err != nil {
 		// Without a command, nothing has happened there.
@@ -179,8 +182,8 @@ func (s *Session) runGit(p *pair, out *sshshim.Writer, e *gitwire.Exec, c *Conne
 // push sends on to stdin what is pushed, once it may be, and to out what the host says on
 // stdout, of which some of work copies what is no reference. What is in memory for the
 // policy is counted until the commands are sent on.
-func (s *Session) push(p *pair, e *gitwire.Exec, stdin io.Writer, stdout io.Reader, out io.Writer, work *sync.WaitGroup) error {
-	held := &holding{session: s}
+func (s *shim) push(e *gitwire.Exec, stdin io.Writer, stdout io.Reader, out io.Writer, work *sync.WaitGroup) error {
+	held := &holding{run: s.run}
 	defer held.end()
 	has, err := gitwire.ReadAdvertised(hostReader{held, stdout}, out)
 	if err != nil {
@@ -189,10 +192,10 @@ func (s *Session) push(p *pair, e *gitwire.Exec, stdin io.Writer, stdout io.Read
 	work.Go(func() { io.Copy(out, stdout) })
 	// Before git says anything, hooks run, as long as they like.
 	var first [1]byte
-	if _, err := io.ReadFull(p.local, first[:]); err != nil {
+	if _, err := io.ReadFull(s.pair.local, first[:]); err != nil {
 		return errTold // git has left: it refuses what it finds there, and says so itself
 	}
-	push, err := gitwire.ReadPush(held.reader(io.MultiReader(bytes.NewReader(first[:]), p.local), p.readBy))
+	push, err := gitwire.ReadPush(held.reader(io.MultiReader(bytes.NewReader(first[:]), s.pair.local), s.pair.readBy))
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return errTold // as above
 	}
@@ -202,10 +205,10 @@ func (s *Session) push(p *pair, e *gitwire.Exec, stdin io.Writer, stdout io.Read
 	if err != nil {
 		return fmt.Errorf("the push to %s is refused: %w", e.URL(), err)
 	}
-	p.readBy(time.Time{})
+	s.pair.readBy(time.Time{})
 	facts := PushFacts(push)
 	facts.Host, facts.Port, facts.Path, facts.Remote = e.Host, e.Port, e.Path, e.URL()
-	if err := s.ask(facts); err != nil {
+	if s.rules.Ask != nil && len(facts.Refs) > 0 && s.rules.Ask(s.ctx, facts) != nil { // a push of nothing changes nothing
 		return errTold
 	}
 	if _, err := stdin.Write(push.Head()); err != nil {
@@ -214,7 +217,7 @@ func (s *Session) push(p *pair, e *gitwire.Exec, stdin io.Writer, stdout io.Read
 	pack := push.HasPack()
 	held.end()
 	if pack {
-		io.Copy(stdin, p.local)
+		io.Copy(stdin, s.pair.local)
 	}
 	return nil
 }
@@ -236,20 +239,12 @@ func PushFacts(p *gitwire.Push) *abi.Wire {
 	return facts
 }
 
-// ask asks the policy about facts. A push of nothing changes nothing.
-func (s *Session) ask(facts *abi.Wire) error {
-	if s.rules.Ask == nil || facts.On == abi.WirePush && len(facts.Refs) == 0 {
-		return nil
-	}
-	return s.rules.Ask(s.ctx, facts)
-}
-
 // judgeSSH finds out whether the rules allow e, and with which key.
-func (s *Session) judgeSSH(e *gitwire.Exec) (c *Connection, key *sshkey.Key, dial func(context.Context) (*net.TCPConn, error)) {
+func (s *shim) judgeSSH(e *gitwire.Exec) (c *Connection, key *sshkey.Key, dial func(context.Context) (*net.TCPConn, error)) {
 	c = &Connection{Host: e.Host, Port: uint16(e.Port)}
 	rule, named := hostrule.Match(s.rules.Hosts, e.Host, strconv.Itoa(e.Port))
 	if rule == "" {
-		c.Refused = s.why()
+		c.Refused = s.rules.why()
 		return c, nil, nil
 	}
 	if key = s.rules.SSH.For(e.Host, e.Port); key == nil {
@@ -258,23 +253,19 @@ func (s *Session) judgeSSH(e *gitwire.Exec) (c *Connection, key *sshkey.Key, dia
 			hosts = append(hosts, k.Host)
 		}
 		c.Refused = "the tool has a key for ssh to " + strings.Join(hosts, ", ") + " only"
-		c.Remedy = fmt.Sprintf(`add a secret with "ssh_key": true and "host": %q to secrets in tool.json if it is meant to have one there`, sshHost(c))
+		host := c.Target() // as it is written in a secret
+		if c.Port == 22 {
+			host = c.Host
+		}
+		c.Remedy = fmt.Sprintf(`add a secret with "ssh_key": true and "host": %q to secrets in tool.json if it is meant to have one there`, host)
 		return c, nil, nil
 	}
 	c.Rule = rule
 	return c, key, dialer(e.Host, c, named)
 }
 
-// sshHost is the host of c as it is written in a secret.
-func sshHost(c *Connection) string {
-	if c.Port == 22 {
-		return c.Host
-	}
-	return c.Target()
-}
-
 // logIn connects to the host of c and logs in there.
-func (s *Session) logIn(e *gitwire.Exec, c *Connection, key *sshkey.Key, dial func(context.Context) (*net.TCPConn, error)) (*countedConn, *ssh.Client, error) {
+func (s *shim) logIn(e *gitwire.Exec, c *Connection, key *sshkey.Key, dial func(context.Context) (*net.TCPConn, error)) (*traffic, *ssh.Client, error) {
 	address := c.Target()
 	signer, done, err := key.Open(s.ctx)
 	defer done()
@@ -295,8 +286,8 @@ func (s *Session) logIn(e *gitwire.Exec, c *Connection, key *sshkey.Key, dial fu
 		return nil, nil, fmt.Errorf("connect to %s: %w", address, err)
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	counted := &countedConn{Conn: conn}
-	over, channels, requests, err := ssh.NewClientConn(counted, address, config)
+	traffic := new(traffic)
+	over, channels, requests, err := ssh.NewClientConn(&counted{conn, traffic}, address, config)
 	if !stop() && err == nil {
 		over.Close()
 		err = context.Cause(ctx)
@@ -309,7 +300,7 @@ func (s *Session) logIn(e *gitwire.Exec, c *Connection, key *sshkey.Key, dial fu
 		}
 		return nil, nil, fmt.Errorf("ssh to %s: %w", address, err)
 	}
-	return counted, ssh.NewClient(over, channels, requests), nil
+	return traffic, ssh.NewClient(over, channels, requests), nil
 }
 
 // exitOf is the exit code of a command that ended with err.
@@ -324,22 +315,4 @@ func exitOf(err error) (int, error) {
 		return 0, fmt.Errorf("the host has ended the connection: %w", err)
 	}
 	return 0, nil
-}
-
-// countedConn counts what goes over it.
-type countedConn struct {
-	net.Conn
-	sent, received atomic.Int64
-}
-
-func (c *countedConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	c.received.Add(int64(n))
-	return n, err
-}
-
-func (c *countedConn) Write(p []byte) (int, error) {
-	n, err := c.Conn.Write(p)
-	c.sent.Add(int64(n))
-	return n, err
 }

@@ -45,13 +45,13 @@ func TestSSHPushIsHeld(t *testing.T) {
 			git, local := connected(t)
 			defer git.Close()
 			defer local.Close()
-			p := &pair{session: s, local: local}
+			shim := &shim{&s.run, &pair{run: &s.run, local: local}}
 			sent := &watching{held: &gate.held, pack: []byte("PACK")}
 			io.WriteString(git, commands+"PACK")
 			git.CloseWrite()
 			var said bytes.Buffer
 			var work sync.WaitGroup
-			err := s.push(p, &gitwire.Exec{Host: "localhost", Port: 22, Path: "/r", User: "git"}, sent, strings.NewReader(advertised+"more"), &said, &work)
+			err := shim.push(&gitwire.Exec{Host: "localhost", Port: 22, Path: "/r", User: "git"}, sent, strings.NewReader(advertised+"more"), &said, &work)
 			if work.Wait(); err == nil && said.String() != advertised+"more" {
 				t.Errorf("git was told %q", said.String())
 			}
@@ -75,11 +75,11 @@ func TestSSHPushInTime(t *testing.T) {
 	git, local := connected(t)
 	defer git.Close()
 	defer local.Close()
-	p := &pair{session: s, local: local}
+	shim := &shim{&s.run, &pair{run: &s.run, local: local}}
 	over := make(chan error, 1)
 	go func() {
 		var work sync.WaitGroup
-		over <- s.push(p, &gitwire.Exec{}, io.Discard, strings.NewReader("0000"), io.Discard, &work)
+		over <- shim.push(&gitwire.Exec{}, io.Discard, strings.NewReader("0000"), io.Discard, &work)
 		work.Wait()
 	}()
 	io.WriteString(git, "0")

@@ -213,3 +213,27 @@ func TestBrokenOff(t *testing.T) {
 		})
 	}
 }
+
+// What goes over a counted connection is counted also where io.Copy could go around it,
+// as net/http does with the body of a request.
+func TestCountedCopies(t *testing.T) {
+	one, other := connected(t)
+	defer one.Close()
+	defer other.Close()
+	c := &counted{one, new(traffic)}
+	text := strings.Repeat("x", 10000)
+	if _, err := io.Copy(c, struct{ io.Reader }{strings.NewReader(text)}); err != nil {
+		t.Fatal(err)
+	}
+	if n := c.sent.Load(); n != int64(len(text)) {
+		t.Errorf("%d bytes of %d are counted as sent", n, len(text))
+	}
+	io.WriteString(other, text)
+	other.CloseWrite()
+	if _, err := io.Copy(struct{ io.Writer }{io.Discard}, c); err != nil {
+		t.Fatal(err)
+	}
+	if n := c.received.Load(); n != int64(len(text)) {
+		t.Errorf("%d bytes of %d are counted as received", n, len(text))
+	}
+}
