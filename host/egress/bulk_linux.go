@@ -13,8 +13,8 @@ const copySize = 64 << 10
 
 var bodies = sync.Pool{New: func() any { return new([copySize]byte) }}
 
-// bulkFrom is how much of a connection is read as TLS asks for it, in bytes. What comes
-// after that is read in large pieces, for which short connections need no memory.
+// bulkFrom is how much of a connection is read as TLS asks for it, in bytes. The rest
+// is read in large pieces, so that short connections need no memory for these.
 const bulkFrom = 64 << 10
 
 // bulk is a connection beneath TLS, which reads and writes a record of 16 KiB at a time.
@@ -31,7 +31,7 @@ type bulk struct {
 	mu    sync.Mutex
 	holds int
 	out   []byte
-	err   error // of a write, of which TLS was not told: nothing may follow it
+	err   error // of a write, which TLS did not get: nothing may follow it
 }
 
 func (b *bulk) Read(p []byte) (int, error) {
@@ -48,7 +48,7 @@ func (b *bulk) Read(p []byte) (int, error) {
 		if b.in = b.buf[:n]; err != nil && n == 0 {
 			return 0, err
 		}
-		// An error beside bytes comes again.
+		// An error beside bytes recurs.
 	}
 	n := copy(p, b.in)
 	b.in = b.in[n:]
@@ -59,8 +59,8 @@ func (b *bulk) Read(p []byte) (int, error) {
 // more reports whether there is more than was asked for.
 func (b *bulk) more() bool { return b != nil && b.left.Load() > 0 }
 
-// readAll reads of body, which comes over b, as much as there is, and waits for no more
-// than the end of a record.
+// readAll reads of body, which comes over b, as much as has arrived, and waits only for
+// the end of a record.
 func (b *bulk) readAll(body io.Reader, p []byte) (n int, err error) {
 	n, err = body.Read(p)
 	for n < len(p) && err == nil && b.more() {

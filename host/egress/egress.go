@@ -2,29 +2,29 @@
 // connections is made by the daemon, to a host that their tool is granted, or not
 // at all.
 //
-// A Session belongs to one run. The supervisor of the run hands it each socket
-// that a process of the run wants connected, with the address that was read from
+// A Session belongs to one run. The supervisor of the run passes it each socket
+// that a process of the run connects, with the address that was read from
 // that process once. The Session judges the address by the Rules, dials the host
 // itself, connects the process's socket to a listener of its own that takes this
 // one connection, and copies bytes both ways. So the daemon is the only thing
 // that a process of the run is ever connected to, and what it wrote into its
 // memory meanwhile does not matter.
 //
-// Names: a run has no UDP. Its resolver is made to ask over TCP, and whatever name
+// Names: a run has no UDP. Its resolver is configured to ask over TCP, and whatever name
 // server it connects to, the Session answers: each name has an address in
 // 198.18.0.0/15 that stands for it in this run, and a connection to that address
 // is one to the name. The name of a host that is not granted is never looked up.
 //
 // TLS is passed through. What begins as TLS must begin with a ClientHello that
 // names, in its server name, the host that was connected to; otherwise the
-// connection is reset. Other bytes, and a second ClientHello, are not looked at.
+// connection is reset. Other bytes, and a second ClientHello, are not checked.
 //
 // Requests to the hosts of Rules.HTTP are read: TLS with these ends here, each request
 // is parsed, judged, given its credential, and written anew to the host that the
 // connection was made to. The process never has the credential.
 //
 // What it does not do: it does not see inside other TLS, and so not the Host header
-// there; it cannot tell what a host does with what it is sent.
+// there; it does not control what a host does with what it is sent.
 package egress
 
 import (
@@ -49,7 +49,7 @@ const unixPrefix = "unix:"
 // UnixTarget is the Connection.Target of the Unix socket at path.
 func UnixTarget(path string) string { return unixPrefix + path }
 
-// Rules say where a run may connect to. The zero value is nowhere.
+// Rules define where a run may connect to. The zero value is nowhere.
 type Rules struct {
 	// Hosts are as in hostrule.Match.
 	Hosts []string
@@ -59,14 +59,14 @@ type Rules struct {
 	SSH sshkey.Set
 	// Ask decides about what is seen on a connection, before any of it is sent on
 	// and before a credential is added: facts has all but the call. Its error is
-	// why it is refused, in words for the caller, who has been told. It is called
+	// why it is refused, in words for the caller, who got them already. It is called
 	// by several goroutines. Nil allows all.
 	Ask func(ctx context.Context, facts *abi.Wire) error
-	// HTTP is what is done with requests that are read; nil: none is.
+	// HTTP is what is done with requests that are read; nil: none are.
 	HTTP *HTTP
 }
 
-// HTTP says which hosts' requests are read, and what becomes of them. TLS with such
+// HTTP defines which hosts' requests are read, and what is done with them. TLS with such
 // a host ends here: the process speaks it with this package, and this package with
 // the host.
 type HTTP struct {
@@ -91,12 +91,12 @@ type HTTP struct {
 // Credential is a header that requests to one host get, in the place of any that
 // they have of this name, or what signs them.
 type Credential struct {
-	// Host is a name or an address, with a port where only that one is meant.
+	// Host is a name or an address, with a port if only that one is meant.
 	Host          string
 	Header, Value string
 	// Sign signs them; nil: they get the header.
 	Sign *sigv4.Signer
-	// Plain has it sent without TLS too.
+	// Plain sends it without TLS too.
 	Plain bool
 }
 
@@ -111,7 +111,7 @@ func (h *HTTP) reads(host string, port uint16) bool {
 	return rule != "" && unread == ""
 }
 
-// credentials are those of host.
+// credentials returns those of host.
 func (h *HTTP) credentials(host string, port uint16) (list []Credential) {
 	for _, c := range h.Credentials {
 		if _, named := hostrule.Match([]string{c.Host}, host, strconv.Itoa(int(port))); named {
@@ -143,12 +143,12 @@ type Connection struct {
 	Port uint16 `json:"port,omitempty"`
 	// Rule is the grant that allowed it.
 	Rule string `json:"rule,omitempty"`
-	// Refused says why no rule allows it; empty: one does.
+	// Refused is why no rule allows it; empty: one does.
 	Refused string `json:"refused,omitempty"`
-	// Remedy says what to write where, if the connection is to be allowed; empty is
-	// that its host is to be granted.
+	// Remedy is what to write where, to allow the connection; empty: grant its
+	// host.
 	Remedy string `json:"-"`
-	// Failed says why an allowed one did not come about.
+	// Failed is why an allowed one was not made.
 	Failed string `json:"failed,omitempty"`
 	// Sent and Received are the bytes that went to the host and came from it.
 	Sent     int64 `json:"sent,omitempty"`
@@ -157,15 +157,15 @@ type Connection struct {
 	// there were beyond.
 	Requests     []Request `json:"requests,omitempty"`
 	MoreRequests int       `json:"more_requests,omitempty"`
-	// Times is how many connections this one stands for, where it stands for those
+	// Times is how many connections this one stands for, if it stands for those
 	// that are not kept by name: then Host is Others. 0 is one.
 	Times int `json:"times,omitempty"`
 
 	notKept bool
 }
 
-// Others is the Connection.Host that stands for several. No host is written so: where
-// there is no port, there is a path.
+// Others is the Connection.Host that stands for several. No host is written like this:
+// without a port, there is a path.
 const Others = "others"
 
 // Request is one that was read, and what became of it.
@@ -175,7 +175,7 @@ type Request struct {
 	Path string `json:"path"`
 	// Status is what was answered.
 	Status int `json:"status,omitempty"`
-	// Refused says why it was not passed on; empty: it was.
+	// Refused is why it was not passed on; empty: it was.
 	Refused string `json:"refused,omitempty"`
 }
 
@@ -183,7 +183,7 @@ type Request struct {
 const maxPath = 512
 
 // sameHeader reports whether a and b are one header to some server: those behind
-// CGI and its like do not tell - from _, and some not from any other sign.
+// CGI and similar interfaces do not distinguish - from _, and some from no other sign.
 func sameHeader(a, b string) bool { return sigv4.Plain(a) == sigv4.Plain(b) }
 
 func clip(s string, n int) string {
@@ -193,7 +193,7 @@ func clip(s string, n int) string {
 	return s
 }
 
-// Target is Host with its port.
+// Target returns Host with its port.
 func (c *Connection) Target() string {
 	if c.Port == 0 {
 		return c.Host
@@ -201,7 +201,7 @@ func (c *Connection) Target() string {
 	return net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
 }
 
-// Advice is one line for people about a refused connection: what was refused,
+// Advice returns one line for people about a refused connection: what was refused,
 // why, and what to write where.
 func (c *Connection) Advice() string {
 	if c.Remedy != "" {

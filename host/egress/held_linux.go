@@ -23,8 +23,8 @@ const (
 	// it may take.
 	heldIdle = 10 * time.Second
 	heldTime = time.Minute
-	// firstPiece and maxPiece bound what is taken at a time for a body of which nobody
-	// knows how much will come.
+	// firstPiece and maxPiece bound what is allocated at a time for a body of unknown
+	// length.
 	firstPiece = 4 << 10
 	maxPiece   = 256 << 10
 )
@@ -41,8 +41,8 @@ type holding struct {
 	n   atomic.Int64
 }
 
-// take counts n bytes more, or says why they may not be read. They are counted until
-// end all the same.
+// take counts n more bytes. The error is why they may not be read; they are counted
+// until end even so.
 func (h *holding) take(n int) error {
 	full := h.takeOfHost(n)
 	if h.n.Load() > maxHeld {
@@ -51,26 +51,26 @@ func (h *holding) take(n int) error {
 	return full
 }
 
-// takeOfHost is take for what does not come from the process, and may be more.
+// takeOfHost is take for bytes that the process did not send, which may be more.
 func (h *holding) takeOfHost(n int) error {
 	h.n.Add(int64(n))
 	run, all := h.run.held.Add(int64(n)), h.run.gate.held.Add(int64(n))
-	// No run gets more than is left for others then: whatever some hold, there is room
-	// for one that holds little.
+	// No run gets more than is then left for others: whatever some hold, there is room
+	// for a run that holds little.
 	if run > maxHeldRun || run > maxHeldAll-all {
 		return errHeldMany
 	}
 	return nil
 }
 
-// end counts none any more.
+// end releases all that was counted.
 func (h *holding) end() {
 	n := h.n.Swap(0)
 	h.run.held.Add(-n)
 	h.run.gate.held.Add(-n)
 }
 
-// heldStatus is what an error of holding is answered with; 0: it is none.
+// heldStatus returns the status for an error of holding; 0: it is another error.
 func heldStatus(err error) int {
 	switch {
 	case errors.Is(err, errHeldLarge):
@@ -83,8 +83,8 @@ func heldStatus(err error) int {
 	return 0
 }
 
-// reader reads r, in time and as long as what was read may be held. readBy has the
-// connection fail to be read at a time; its caller ends that.
+// reader reads r, within the time limits and as long as what was read may be held.
+// readBy sets the read deadline of the connection; its caller resets it.
 func (h *holding) reader(r io.Reader, readBy func(time.Time)) *heldReader {
 	return &heldReader{h, r, readBy, time.Now().Add(heldTime)}
 }
@@ -104,7 +104,7 @@ func (r *heldReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// wait reads what nobody has counted.
+// wait reads without counting.
 func (r *heldReader) wait(p []byte) (int, error) {
 	by := time.Now().Add(heldIdle)
 	if r.until.Before(by) {
@@ -118,7 +118,7 @@ func (r *heldReader) wait(p []byte) (int, error) {
 	return n, err
 }
 
-// hostReader reads what a host says, as long as what was read may be held.
+// hostReader reads what a host sends, as long as what was read may be held.
 type hostReader struct {
 	h *holding
 	r io.Reader
@@ -140,7 +140,7 @@ type heldBody struct {
 	hash   string // SHA-256 in hexadecimal
 }
 
-// hold reads a body to its end. Where that fails, it may still be counted.
+// hold reads a body to its end. If that fails, it may still be counted.
 func (h *holding) hold(body io.Reader, readBy func(time.Time)) (*heldBody, error) {
 	b := &heldBody{h: h}
 	hash := sha256.New()
@@ -180,7 +180,7 @@ func (b *heldBody) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close is called while somebody may still read.
+// Close may be called during a Read.
 func (b *heldBody) Close() error {
 	b.h.end()
 	return nil

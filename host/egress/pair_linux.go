@@ -50,7 +50,7 @@ func (p *pair) holds(local, upstream *net.TCPConn) bool {
 	return true
 }
 
-// holdsRequests has the end of the run leave upstream to who reads the requests.
+// holdsRequests makes the end of the run leave upstream to the reading of requests.
 func (p *pair) holdsRequests() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -60,8 +60,8 @@ func (p *pair) holdsRequests() {
 	}
 }
 
-// readBy has the run fail to be read from at on; zero: never, but for the end of the
-// run.
+// readBy makes reading from the run fail from at on; zero: never, except at the end of
+// the run.
 func (p *pair) readBy(at time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,7 +85,7 @@ func (p *pair) drain() {
 	}
 }
 
-// errRefused ends a pair whose refusal was told.
+// errRefused ends a pair whose refusal was reported.
 var errRefused = errors.New("refused")
 
 // begins reads what the run sends first, as hello.Read does, and refuses TLS for
@@ -108,7 +108,8 @@ func (p *pair) begins() (begin []byte, names *hello.Names, err error) {
 	return begin, names, err
 }
 
-// mismatch says why TLS with the server name sni is not what was connected to.
+// mismatch returns why TLS with the server name sni does not match what was connected
+// to, or "".
 func (p *pair) mismatch(sni string) string {
 	wanted := p.connection.Host
 	if _, err := netip.ParseAddr(wanted); err == nil {
@@ -145,8 +146,8 @@ func (p *pair) copy(received int64) {
 			deliver(p.run.rest, p.local, false)
 			reset(p.local)
 		default:
-			// The process has gone. What it sent is still delivered, which a host that
-			// nobody reads from would not wait for.
+			// The process has gone. What it sent is still delivered, for which a host
+			// would not wait if nobody read from it.
 			close(gone)
 			io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{p.upstream}, make([]byte, copySize))
 		}
@@ -166,7 +167,7 @@ func (p *pair) copy(received int64) {
 		reset(p.local)
 		reset(p.upstream)
 	case isBroken(p.upstream) && !p.over.Load():
-		<-down // what it said before
+		<-down // what it sent before
 		deliver(p.run.rest, p.local, false)
 		reset(p.local)
 	default: // the process has broken it off, after what it sent
@@ -180,10 +181,10 @@ func (p *pair) copy(received int64) {
 	p.local.Close()
 }
 
-// banner passes on what the host says first, where that is SSH, and returns how much
-// that is; 0: it is not. An SSH server does not wait for its client, and a server for
-// HTTP does: what only begins as SSH would be a request to it, with further ones behind
-// it that nobody has judged.
+// banner passes on what the host sends first, if that is SSH, and returns its length;
+// 0: it is not. An SSH server does not wait for its client, and a server for HTTP does:
+// what only begins as SSH would be a request to it, followed by others that were not
+// judged.
 func (p *pair) banner() int64 {
 	p.upstream.SetReadDeadline(time.Now().Add(headTime))
 	begin := make([]byte, len(sshBegin))
@@ -221,10 +222,9 @@ func (p *pair) up() (int64, error) {
 }
 
 const (
-	// spliced is how much of a connection the kernel copies, in bytes. What goes on
-	// after that is copied here, in large pieces, which takes half the time of the
-	// kernel's small ones, as long as there are not
-	// too many of these.
+	// spliced is how much of a connection the kernel copies, in bytes. The rest is
+	// copied here, in large pieces, which takes half the time of the kernel's small
+	// ones, unless there are too many of these.
 	spliced   = 1 << 20
 	largeSize = 1 << 20
 	maxLarge  = 32 // of all runs
@@ -239,7 +239,7 @@ func (p *pair) pass(dst, src *net.TCPConn) (int64, error) {
 	var more int64
 	large := &p.run.gate.large
 	if large.Add(1) <= maxLarge {
-		// The other methods of these have the kernel copy.
+		// The other methods of these would let the kernel copy.
 		more, err = io.CopyBuffer(struct{ io.Writer }{dst}, struct{ io.Reader }{src}, make([]byte, largeSize))
 	} else {
 		more, err = io.Copy(dst, src)

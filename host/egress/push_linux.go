@@ -26,8 +26,8 @@ func isPush(out *http.Request) (repository string, ok bool) {
 	return gitwire.PushPath(out.URL.RequestURI())
 }
 
-// mayBePush reports whether some server may take out, which isPush is not sure of, for
-// a push: servers fold cases, cut parameters off, and decode more than once, and some
+// mayBePush reports whether some server may treat out, which isPush does not recognize,
+// as a push: servers fold cases, cut parameters off, and decode more than once, and some
 // go by the type of the body.
 func mayBePush(out *http.Request) bool {
 	if strings.Contains(strings.ToLower(strings.Join(out.Header["Content-Type"], ",")), "git-receive-pack") {
@@ -37,7 +37,7 @@ func mayBePush(out *http.Request) bool {
 		return false
 	}
 	at, _, _ := strings.Cut(out.URL.RequestURI(), "?")
-	for range 4 { // as many times as anybody decodes
+	for range 4 { // more often than servers decode
 		for segment := range strings.FieldsFuncSeq(at, func(c rune) bool { return c == '/' || c == '\\' }) {
 			segment, _, _ = strings.Cut(segment, ";")
 			segment = strings.TrimFunc(strings.ToLower(segment), func(c rune) bool { return c <= ' ' || c == '.' })
@@ -67,7 +67,7 @@ func (p *pair) judgePush(ctx context.Context, repository string, out *http.Reque
 	begin := held.reader(decoded, p.readBy)
 	push, err := gitwire.ReadPush(begin)
 	if err != nil {
-		return nil, err // and the time to read by stays, as in sign
+		return nil, err // and the read deadline stays, as in sign
 	}
 	p.readBy(time.Time{})
 	if len(push.Refs) > 0 {
@@ -113,7 +113,7 @@ func (p *pair) judgePush(ctx context.Context, repository string, out *http.Reque
 	return nil, nil
 }
 
-// forced reports whether ref loses commits; nil: that cannot be told without the
+// forced reports whether ref loses commits; nil: that is unknown without the
 // commits.
 func forced(ref gitwire.Ref) *bool {
 	if !ref.Created() && !ref.Deleted() {

@@ -74,7 +74,7 @@ func carry(p *pair) {
 // readRequests reads the requests of p, which begins with begin: of TLS, if names is not
 // nil.
 func readRequests(p *pair, begin []byte, names *hello.Names) {
-	if len(begin) == 0 { // it ended before it wanted anything, as a spare one does
+	if len(begin) == 0 { // it ended before any request, as a spare one does
 		p.upstream.Close()
 		p.local.Close()
 		return
@@ -89,7 +89,7 @@ func readRequests(p *pair, begin []byte, names *hello.Names) {
 	defer context.AfterFunc(x.ctx, func() { p.local.Close() })()
 	defer p.local.Close()
 	if !x.secure {
-		// It is not said what the process wanted, so that it is not answered.
+		// What the process wanted is unknown, so that it gets no answer.
 		for _, credential := range x.credentials {
 			if !credential.Plain {
 				p.upstream.Close()
@@ -120,7 +120,7 @@ func readRequests(p *pair, begin []byte, names *hello.Names) {
 		}
 		x.config = config
 	}
-	// The host is spoken to while the process is.
+	// Both handshakes run at the same time.
 	p.run.work.Go(func() {
 		conn, err := x.open(x.ctx, p.upstream)
 		x.first <- opened{conn, err}
@@ -134,15 +134,15 @@ func readRequests(p *pair, begin []byte, names *hello.Names) {
 	}
 	serve(local, x)
 	x.handlers.Wait()
-	// Some look at a certificate when the handshake is over.
+	// Some programs check a certificate when the handshake is over.
 	if x.secure && !x.asked.Load() && x.run.ctx.Err() == nil {
 		x.untrusted(errors.New("it ended the connection without a request"))
 	}
 	x.close()
 }
 
-// greet makes TLS of conn, on which the process has begun it; nil where it does not
-// trust this host.
+// greet does the TLS handshake that the process has begun on conn; it returns nil if
+// the process does not trust this host.
 func (x *requests) greet(conn net.Conn) net.Conn {
 	c := x.connection
 	x.below = &bulk{Conn: conn}
@@ -164,8 +164,8 @@ func (x *requests) greet(conn net.Conn) net.Conn {
 	return &bulkTLS{local, x.below}
 }
 
-// leaf is a certificate for host. Those of other runs are not used, which could be
-// told by the time that it takes.
+// leaf returns a certificate for host. Those of other runs are not used, which a run
+// could notice by the time that it takes.
 func (r *run) leaf(host string) (*tls.Certificate, error) {
 	if c, ok := r.leaves.Load(host); ok {
 		return c.(*tls.Certificate), nil
@@ -177,7 +177,7 @@ func (r *run) leaf(host string) (*tls.Certificate, error) {
 	return c, err
 }
 
-// untrusted says that the process did not take the certificate of this host.
+// untrusted reports that the process did not accept the certificate of this host.
 func (x *requests) untrusted(err error) {
 	x.run.ledger.failed(x.connection, fmt.Errorf("the program did not take the certificate that toold has for %s, whose requests are read: %w; "+
 		"have it trust the file that SSL_CERT_FILE names, or, where it trusts one certificate only, let no secret name the host and hand the credential over in env or file", x.connection.Host, err))
@@ -219,7 +219,7 @@ func (x *requests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			refuse(cmp.Or(heldStatus(malformed), http.StatusBadRequest), malformed.Error())
 			return
 		}
-		if refused != nil { // of which the caller has been told
+		if refused != nil { // which the caller was told
 			seen.Status, seen.Refused = http.StatusForbidden, refused.Error()
 			answerText(w, seen.Status, refused.Error())
 			return
@@ -272,7 +272,7 @@ func (x *requests) abandon(ctx context.Context, wrote chan struct{}, body io.Rea
 	<-read
 }
 
-// judge asks whether out may be sent. What it has read of it is held.
+// judge asks the policy whether out may be sent. What it reads of the body is held.
 func (x *requests) judge(ctx context.Context, out *http.Request, held *holding) (refused, malformed error) {
 	for name := range out.Header {
 		if slices.ContainsFunc(otherRequest, func(other string) bool { return sameHeader(name, other) }) {
@@ -298,11 +298,11 @@ func (x *requests) judge(ctx context.Context, out *http.Request, held *holding) 
 	return nil, nil
 }
 
-// otherRequest are headers by which servers take a request for one with another method
+// otherRequest are headers that make servers treat a request as one with another method
 // or path.
 var otherRequest = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override", "X-Original-Method", "X-Original-Url", "X-Rewrite-Url", "X-Amz-Copy-Source", "X-Amz-Rename-Source"}
 
-// answer passes resp on, and reports whether that was done to its end.
+// answer passes resp on, and reports whether all of it was.
 func (x *requests) answer(w http.ResponseWriter, resp *http.Response, hide masks, refuse func(int, string)) bool {
 	if resp.StatusCode == http.StatusSwitchingProtocols {
 		refuse(http.StatusBadGateway, "the host answers in another protocol")
@@ -353,7 +353,7 @@ func (x *requests) answer(w http.ResponseWriter, resp *http.Response, hide masks
 	}
 }
 
-// keep notes a request.
+// keep records a request.
 func (x *requests) keep(seen Request) {
 	hide := masks{text: x.run.rules.HTTP.MaskText}
 	seen.Path, seen.Refused = hide.mask(seen.Path), hide.mask(seen.Refused)
@@ -377,7 +377,7 @@ func answerText(w http.ResponseWriter, status int, text string) {
 	io.WriteString(w, text)
 }
 
-// serve has h answer the requests on conn until it ends.
+// serve answers the requests on conn until it ends.
 func serve(conn net.Conn, x *requests) {
 	l := &oneConnection{conn: conn, done: make(chan struct{})}
 	server := &http.Server{
@@ -387,7 +387,7 @@ func serve(conn net.Conn, x *requests) {
 		DisableGeneralOptionsHandler: true,
 		ErrorLog:                     log.New(io.Discard, "", 0),
 		ConnState: func(_ net.Conn, state http.ConnState) {
-			if state == http.StateActive { // a byte of a request is there
+			if state == http.StateActive { // a byte of a request arrived
 				x.asked.Store(true)
 			}
 		},
@@ -396,7 +396,7 @@ func serve(conn net.Conn, x *requests) {
 	server.Serve(l)
 }
 
-// oneConnection is a listener for one connection. It ends with that.
+// oneConnection is a listener for one connection. It ends when that does.
 type oneConnection struct {
 	conn  net.Conn
 	given bool
@@ -416,8 +416,8 @@ func (l *oneConnection) Accept() (net.Conn, error) {
 func (l *oneConnection) Close() error   { return nil }
 func (l *oneConnection) Addr() net.Addr { return l.conn.LocalAddr() }
 
-// closing is a connection that ends its listener. It is also of no type that
-// net/http would treat otherwise.
+// closing is a connection that ends its listener. It also has no type that net/http
+// would treat specially.
 type closing struct {
 	net.Conn
 	l *oneConnection
@@ -428,7 +428,7 @@ func (c *closing) Close() error {
 	return c.Conn.Close()
 }
 
-// begun is a connection of which begin was read already.
+// begun is a connection whose beginning was read already.
 type begun struct {
 	net.Conn
 	begin []byte

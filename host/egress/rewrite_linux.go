@@ -15,8 +15,8 @@ import (
 	"github.com/toold/toold/host/sigv4"
 )
 
-// rewrite is the request that the host gets in the place of r, or why it gets none,
-// with the status that says so.
+// rewrite returns the request that the host gets in the place of r, or why it gets
+// none, with the status of that refusal.
 func rewrite(c *Connection, secure bool, credentials []Credential, r *http.Request) (out *http.Request, status int, why string) {
 	scheme, usual := "http", uint16(80)
 	if secure {
@@ -59,8 +59,8 @@ func rewrite(c *Connection, secure bool, credentials []Credential, r *http.Reque
 				}
 			}
 		}
-		// What is encoded, and answers in parts, could hold a credential that nobody
-		// would find.
+		// Encoded answers, and answers in parts, could contain a credential that would
+		// not be found.
 		out.Header["Accept-Encoding"] = []string{"identity"}
 		if s := signerOf(credentials); s == nil || s.SendsToken() { // a signature alone sends no secret
 			delete(out.Header, "Range")
@@ -73,7 +73,7 @@ func rewrite(c *Connection, secure bool, credentials []Credential, r *http.Reque
 	return out, 0, ""
 }
 
-// forThisHop takes out of h what is said to the next hop only.
+// forThisHop removes from h what is meant for the next hop only.
 func forThisHop(h http.Header) {
 	for _, list := range h["Connection"] {
 		for name := range strings.SplitSeq(list, ",") {
@@ -85,8 +85,8 @@ func forThisHop(h http.Header) {
 	}
 }
 
-// hasDots reports whether a path, which is decoded, has a segment that stands for
-// another one.
+// hasDots reports whether a decoded path has a segment . or .., or one that servers may
+// read as such.
 func hasDots(path string) bool {
 	for segment := range strings.FieldsFuncSeq(path, func(c rune) bool { return c == '/' || c == '\\' }) {
 		if segment, _, _ = strings.Cut(segment, ";"); segment == "." || segment == ".." {
@@ -107,14 +107,14 @@ func signerOf(credentials []Credential) *sigv4.Signer {
 }
 
 // sign signs out, as sigv4.Signer.Prepare left it with payload. A body that is to be hashed
-// is in memory until the host has it. status and why say that it is refused.
+// is in memory until the host has it. If why is not empty, the request is refused.
 func (p *pair) sign(s *sigv4.Signer, out *http.Request, payload string) (signature string, status int, why string) {
 	if payload == "" {
 		h := &holding{run: p.run}
 		body, err := h.hold(out.Body, p.readBy)
 		if err != nil {
 			h.end()
-			// The time to read by stays: what follows of the body is not waited for.
+			// The read deadline stays: the rest of the body is not waited for.
 			switch status := heldStatus(err); {
 			case status != 0:
 				return "", status, err.Error()
@@ -138,7 +138,7 @@ func (p *pair) sign(s *sigv4.Signer, out *http.Request, payload string) (signatu
 	return signature, 0, ""
 }
 
-// signed signs the request, where there is a signer, and returns what is masked in its
+// signed signs the request, if there is a signer, and returns what is masked in its
 // answer.
 func (p *pair) signed(by *sigv4.Signer, out *http.Request, payload string) (hide masks, status int, why string) {
 	h := p.run.rules.HTTP
@@ -147,7 +147,7 @@ func (p *pair) signed(by *sigv4.Signer, out *http.Request, payload string) (hide
 		return hide, 0, ""
 	}
 	signature, status, why := p.sign(by, out, payload)
-	if why == "" && h.Masks != nil { // whoever is shown it could send the request again
+	if why == "" && h.Masks != nil { // whoever sees it could send the request again
 		hide.text, hide.body = h.Masks(signature)
 	}
 	return hide, status, why

@@ -51,17 +51,17 @@ type ledger struct {
 	kept           []*Connection
 	others         Connection // the allowed ones that are not kept
 	allowed, stops int
-	told           map[string]bool // targets
+	told           map[string]bool // targets that were reported
 }
 
-// note keeps c, and tells of it where it was refused.
+// note keeps c, and reports it if it was refused.
 func (l *ledger) note(c *Connection) {
 	l.mu.Lock()
 	n := &l.allowed
 	if c.Refused != "" {
 		n = &l.stops
 	}
-	// Whatever else there was, what was signed is told; maxSignatures bounds that.
+	// What was signed is always kept; maxSignatures bounds that.
 	if *n++; *n <= maxKept || c.Rule == signRule && c.Refused == "" {
 		l.kept = append(l.kept, c)
 	} else {
@@ -72,7 +72,7 @@ func (l *ledger) note(c *Connection) {
 	l.tell(told)
 }
 
-// tell tells of c where it was refused, and of each target once: programs try
+// tell reports c if it was refused, each target once: programs try
 // again.
 func (l *ledger) tell(c Connection) {
 	if c.Refused != "" {
@@ -80,7 +80,7 @@ func (l *ledger) tell(c Connection) {
 	}
 }
 
-// tellOnce tells of c, once for each subject.
+// tellOnce reports c, once for each subject.
 func (l *ledger) tellOnce(subject string, c Connection) {
 	if l.refused == nil {
 		return
@@ -96,7 +96,7 @@ func (l *ledger) tellOnce(subject string, c Connection) {
 	}
 }
 
-// fail notes why c, which was allowed, did not come about.
+// fail records why c, which was allowed, was not made.
 func (l *ledger) fail(c *Connection, err error) {
 	if c == nil {
 		return
@@ -110,8 +110,8 @@ func (l *ledger) fail(c *Connection, err error) {
 	c.Failed = err.Error()
 }
 
-// failed is fail for what came about and could not be used, of which the caller is
-// told.
+// failed is fail for a connection that was made and could not be used, and reports it
+// to the caller.
 func (l *ledger) failed(c *Connection, err error) {
 	l.fail(c, err)
 	l.mu.Lock()
@@ -186,7 +186,7 @@ func (e *notPublicError) Error() string {
 // dialTime is how long a host may take to answer.
 const dialTime = 30 * time.Second
 
-// dialer dials host, which is c's or its address.
+// dialer returns a function that dials host, which is c's or its address.
 func dialer(host string, c *Connection, named bool) func(context.Context) (*net.TCPConn, error) {
 	return func(ctx context.Context) (*net.TCPConn, error) {
 		d := net.Dialer{Control: func(_, address string, _ syscall.RawConn) error {

@@ -47,8 +47,8 @@ type Session struct {
 }
 
 // Start begins to serve a run that is confined by rules. theirs is for the run's
-// supervisor (Ask), and is the caller's to close. refused, which may be nil, is
-// told of refused connections as they are refused, of each target once, by several
+// supervisor (Ask); the caller closes it. refused, which may be nil, is called with
+// refused connections as they are refused, once for each target, by several
 // goroutines.
 func (g *Gate) Start(rules Rules, refused func(Connection)) (s *Session, theirs *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -89,14 +89,14 @@ func (s *Session) Close() (list []Connection, allowed, refused int) {
 	return s.ledger.list()
 }
 
-// What a supervisor asks: the kind, then an address. Descriptors come with it: one
+// The requests of a supervisor: the kind, then an address. Descriptors come with it: one
 // for the answer, which is four bytes, and the socket.
 const (
 	askInet = 'i' // a sockaddr as the process had it
 	askUnix = 'u' // a path without symbolic links
 )
 
-// maxAsk bounds a question: a path and its kind.
+// maxAsk bounds a request: a path and its kind.
 const maxAsk = unix.PathMax + 1
 
 func (s *Session) serve() {
@@ -147,7 +147,7 @@ func answer(reply *os.File, errno unix.Errno) {
 	unix.Write(int(reply.Fd()), binary.NativeEndian.AppendUint32(nil, uint32(errno)))
 }
 
-// descriptors are those that came with a message.
+// descriptors returns those that came with a message.
 func descriptors(oob []byte) (fds []int) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -165,8 +165,8 @@ func descriptors(oob []byte) (fds []int) {
 // returns what connect is to return. wire is of Gate.Start.
 func Ask(wire, fd int, address []byte) unix.Errno { return ask(wire, askInet, address, fd) }
 
-// AskUnix asks whether the run may connect to the Unix socket at path, which is
-// free of symbolic links. 0 is that it may.
+// AskUnix reports whether the run may connect to the Unix socket at path, which is
+// free of symbolic links, as what connect is to return: 0 means that it may.
 func AskUnix(wire int, path string) unix.Errno { return ask(wire, askUnix, []byte(path)) }
 
 func ask(wire int, kind byte, address []byte, fds ...int) unix.Errno {
@@ -177,7 +177,7 @@ func ask(wire int, kind byte, address []byte, fds ...int) unix.Errno {
 	if err != nil {
 		return unix.ENOBUFS
 	}
-	// The poller waits, and not a thread for each connection.
+	// The poller waits, instead of a thread for each connection.
 	unix.SetNonblock(pair[0], true)
 	ours := os.NewFile(uintptr(pair[0]), "reply")
 	defer ours.Close()
@@ -213,8 +213,8 @@ func (s *Session) connectUnix(path string) unix.Errno {
 }
 
 // connect connects the run's socket fd, which it closes, to what the sockaddr
-// raw stands for. It calls reply once with what connect returns, and goes on
-// copying.
+// raw stands for. It calls reply once with what connect returns, and then carries
+// the connection.
 func (s *Session) connect(fd int, raw []byte, reply func(unix.Errno)) {
 	closed := false
 	done := func(errno unix.Errno) {
@@ -234,7 +234,7 @@ func (s *Session) connect(fd int, raw []byte, reply func(unix.Errno)) {
 		done(unix.EBADF)
 		return
 	}
-	// Counted before it is judged, which takes time where names are looked up.
+	// Counted before it is judged, which takes time if names are looked up.
 	p := s.openPair(to)
 	if p == nil {
 		done(unix.EAGAIN)
@@ -259,7 +259,7 @@ func (s *Session) connect(fd int, raw []byte, reply func(unix.Errno)) {
 }
 
 // connectTo dials for the pair and copies until one end is done. A socket that does not
-// block is told of success as soon as the dialling takes long, and is reset if it fails.
+// block gets success as soon as dialling takes long, and is reset if it fails.
 func (s *Session) connectTo(p *pair, fd, flags int, done func(unix.Errno)) {
 	type dialed struct {
 		conn *net.TCPConn
@@ -267,7 +267,7 @@ func (s *Session) connectTo(p *pair, fd, flags int, done func(unix.Errno)) {
 	}
 	ctx, cancel := context.WithTimeout(s.rest, dialTime)
 	defer cancel()
-	// Nobody waits for it once the run is over.
+	// It is not needed once the run is over.
 	unasked := context.AfterFunc(s.ctx, cancel)
 	defer unasked()
 	result := make(chan dialed, 1)
@@ -302,7 +302,7 @@ func (s *Session) connectTo(p *pair, fd, flags int, done func(unix.Errno)) {
 			return
 		}
 		done(success(flags))
-		// It may have sent something, and gone: that is delivered.
+		// It may have sent something and ended: that is delivered.
 		unasked()
 		defer context.AfterFunc(s.ctx, func() {
 			if !hasSent(local) {
@@ -331,8 +331,8 @@ func (s *Session) connectTo(p *pair, fd, flags int, done func(unix.Errno)) {
 	carry(p)
 }
 
-// openPair counts a connection to to, until closePair. It is nil where too many are
-// open, which it notes.
+// openPair counts a connection to to, until closePair. It returns nil, and records it,
+// if too many are open.
 func (s *Session) openPair(to netip.AddrPort) *pair {
 	s.mu.Lock()
 	full := len(s.pairs) >= maxOpen || s.gate.open.Load() >= maxOpenAll || s.ending
@@ -362,7 +362,7 @@ func (s *Session) closePair(p *pair) {
 }
 
 // serveItself connects fd to what the daemon answers itself: names, and the ssh of a
-// run. done is given what connect returns.
+// run. done gets what connect returns.
 func (s *Session) serveItself(p *pair, fd int, to netip.AddrPort, flags int, done func(unix.Errno)) {
 	local, errno := splice(s.ctx, fd)
 	if errno != 0 {
@@ -382,7 +382,7 @@ func (s *Session) serveItself(p *pair, fd int, to netip.AddrPort, flags int, don
 	local.Close()
 }
 
-// errnoOf is what connect returns for an error of dialling.
+// errnoOf returns what connect returns for an error of dialling.
 func errnoOf(err error) unix.Errno {
 	if _, ok := errors.AsType[*notPublicError](err); ok {
 		return unix.EACCES
@@ -396,8 +396,8 @@ func errnoOf(err error) unix.Errno {
 	return unix.EHOSTUNREACH
 }
 
-// judge finds out what a connection to is one to, and whether the rules allow
-// it. dial is nil for one that is answered here, as a name server or as ssh; c is
+// judge determines what a connection to the address to stands for, and whether the
+// rules allow it. dial is nil if it is answered here, as a name server or as ssh; c is
 // nil then.
 func (s *Session) judge(to netip.AddrPort) (c *Connection, dial func(context.Context) (*net.TCPConn, error)) {
 	if to == sshshim.Service && (len(s.rules.SSH.Keys) > 0 || s.rules.SSH.Signer != nil) {
@@ -426,8 +426,8 @@ func (s *Session) judge(to netip.AddrPort) (c *Connection, dial func(context.Con
 			c.Rule, named = hostrule.Match(s.rules.Hosts, name, port)
 		}
 	}
-	// Going by the address leads around nothing that goes by the name, also where
-	// requests to every address are read: credentials, and what a policy says, are of the name.
+	// Using the address avoids nothing that applies to the name, also if requests to
+	// every address are read: credentials and decisions of a policy are by name.
 	if h := s.rules.HTTP; h != nil && c.Rule != "" {
 		if _, named := hostrule.Match(h.Hosts, c.Host, port); !named || !h.reads(c.Host, c.Port) {
 			if name := s.nameOf(ip, port, h.Hosts); name != "" {
@@ -446,8 +446,8 @@ func (s *Session) judge(to netip.AddrPort) (c *Connection, dial func(context.Con
 	return c, dialer(ip.WithZone("").String(), c, named)
 }
 
-// nameOf is a name among hosts that leads to ip: a process may have it from
-// /etc/hosts, or take localhost to be the loopback address.
+// nameOf returns a name among hosts that leads to ip: a process may have the address
+// from /etc/hosts, or use the loopback address for localhost.
 func (s *Session) nameOf(ip netip.Addr, port string, hosts []string) string {
 	for _, name := range hostrule.Exact(hosts, port) {
 		if name == "localhost" && ip.IsLoopback() {

@@ -19,8 +19,8 @@ const drain = 2 * time.Second
 const (
 	// tcpClose is the state of a connection that the other side has broken.
 	tcpClose = 7
-	// deliverEvery is how often a connection is asked whether all has arrived: the
-	// kernel tells nobody.
+	// deliverEvery is how often a connection is checked for whether all has arrived:
+	// the kernel does not report it.
 	deliverEvery = 5 * time.Millisecond
 	// maxDropped bounds what is dropped of a connection between two looks at it, in
 	// pieces.
@@ -35,9 +35,9 @@ func control(c *net.TCPConn, f func(fd int)) {
 }
 
 // deliver waits until the other side of c has taken what was written to it, until it
-// cannot, or until ctx ends or drain is over. With drop, what comes from there meanwhile is thrown away:
-// where something is unread when c is closed, the kernel throws away what was
-// written. Without, somebody else reads c.
+// cannot, or until ctx ends or drain is over. With drop, what arrives from there
+// meanwhile is discarded: if something is unread when c is closed, the kernel discards
+// what was written. Without drop, another goroutine reads c.
 func deliver(ctx context.Context, c *net.TCPConn, drop bool) {
 	ctx, cancel := context.WithTimeout(ctx, drain)
 	defer cancel()
@@ -68,7 +68,7 @@ func deliver(ctx context.Context, c *net.TCPConn, drop bool) {
 	}
 }
 
-// discard throws away what has come on the TCP socket fd.
+// discard drops what has arrived on the TCP socket fd.
 func discard(fd int) {
 	none := bodies.Get().(*[copySize]byte)
 	defer bodies.Put(none)
@@ -90,7 +90,7 @@ func isBroken(c *net.TCPConn) bool {
 	return broken
 }
 
-// hasSent reports whether something can be read of c.
+// hasSent reports whether something can be read from c.
 func hasSent(c *net.TCPConn) bool {
 	n := 0
 	control(c, func(fd int) {
@@ -100,7 +100,7 @@ func hasSent(c *net.TCPConn) bool {
 	return n > 0
 }
 
-// success is what connect returns for a socket with flags.
+// success returns what connect returns for a socket with flags.
 func success(flags int) unix.Errno {
 	if flags&unix.O_NONBLOCK != 0 {
 		return unix.EINPROGRESS
@@ -152,8 +152,8 @@ func parseAddress(raw []byte, domain int) (netip.AddrPort, unix.Errno) {
 	return netip.AddrPortFrom(netip.AddrFrom16([16]byte(raw[8:24])).Unmap(), port), 0
 }
 
-// splice connects the run's socket fd to this process, and returns the end of
-// it that is here.
+// splice connects the run's socket fd to this process, and returns this process's
+// end.
 func splice(ctx context.Context, fd int) (*net.TCPConn, unix.Errno) {
 	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -179,8 +179,8 @@ func splice(ctx context.Context, fd int) (*net.TCPConn, unix.Errno) {
 }
 
 // join connects the run's socket fd to at, which is on this host. That takes no
-// time, unless options that the run has set on its socket make it take for ever: a
-// filter that drops what comes, for example, and more attempts.
+// time, unless options that the run has set on its socket make it take forever: a
+// filter that drops packets, for example, and more attempts.
 func join(ctx context.Context, fd int, at unix.Sockaddr) unix.Errno {
 	joined := make(chan error, 1)
 	go func() {
@@ -206,7 +206,7 @@ func join(ctx context.Context, fd int, at unix.Sockaddr) unix.Errno {
 	return 0
 }
 
-// interrupt has the connect on fd that joined tells of return.
+// interrupt makes the connect on fd return, after which joined gets its error.
 func interrupt(fd int, joined <-chan error) unix.Errno {
 	again := time.NewTicker(10 * time.Millisecond) // it may have been about to begin
 	defer again.Stop()
@@ -237,7 +237,7 @@ func acceptFrom(l *net.TCPListener, from netip.AddrPort) (*net.TCPConn, unix.Err
 	}
 }
 
-// addrOf is the address a; of an IPv4 address that is written as an IPv6 one, the
+// addrOf returns the address a; of an IPv4 address that is written as an IPv6 one, the
 // IPv4 address.
 func addrOf(a unix.Sockaddr) netip.AddrPort {
 	switch a := a.(type) {
@@ -249,7 +249,7 @@ func addrOf(a unix.Sockaddr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// reset has the other side find its connection broken.
+// reset breaks the connection for the other side.
 func reset(c *net.TCPConn) {
 	c.SetLinger(0)
 	c.Close()

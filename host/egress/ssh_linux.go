@@ -21,15 +21,15 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// sshPatience is how long a host may take to log the daemon in, and a shim to say
-// what it wants.
+// sshPatience is how long a host may take to log the daemon in, and a shim to send its
+// request.
 const sshPatience = 30 * time.Second
 
 // maxSignatures is how many objects one run has signed at most.
 const maxSignatures = 1000
 
-// errTold is an error that has been said.
-var errTold = errors.New("it was said")
+// errTold is an error that was reported already.
+var errTold = errors.New("it was reported")
 
 // shim serves git's ssh of a run, at the other end of pair.
 type shim struct {
@@ -52,8 +52,8 @@ func serveSSH(p *pair) {
 		}
 	}
 	out.Exit(code)
-	// What is still coming would have the end of the connection be a reset, which
-	// takes what was answered with it.
+	// Unread input would turn closing the connection into a reset, which discards the
+	// answer.
 	conn.CloseWrite()
 	conn.SetReadDeadline(time.Now().Add(drain))
 	io.Copy(io.Discard, conn)
@@ -80,13 +80,13 @@ func (s *shim) signObject(object []byte, out *sshshim.Writer) (code int, err err
 	}
 	s.ledger.note(c)
 	if err != nil {
-		return 0, errTold // as of every connection
+		return 0, errTold // by note
 	}
 	_, err = out.Stdout().Write(armored)
 	return 0, err
 }
 
-// serve does what the shim asks for, and answers the exit code of the command.
+// serve does what the shim asks for, and returns the exit code of the command.
 func (s *shim) serve(out *sshshim.Writer) (code int, err error) {
 	q, err := sshshim.ReadRequest(s.pair.local)
 	if err != nil {
@@ -127,8 +127,8 @@ func (s *shim) serve(out *sshshim.Writer) (code int, err error) {
 	return s.runGit(out, e, c, client)
 }
 
-// runGit runs what git asked for at the host, and answers its exit code there. The
-// references of a push are judged before the host is told of them.
+// runGit runs what git asked for at the host, and returns its exit code there. The
+// references of a push are judged before the host gets them.
 func (s *shim) runGit(out *sshshim.Writer, e *gitwire.Exec, c *Connection, client *ssh.Client) (code int, err error) {
 	conn := s.pair.local
 	session, err := client.NewSession()
@@ -190,10 +190,10 @@ func (s *shim) push(e *gitwire.Exec, stdin io.Writer, stdout io.Reader, out io.W
 		return err
 	}
 	work.Go(func() { io.Copy(out, stdout) })
-	// Before git says anything, hooks run, as long as they like.
+	// Before git sends anything, hooks run, for any time.
 	var first [1]byte
 	if _, err := io.ReadFull(s.pair.local, first[:]); err != nil {
-		return errTold // git has left: it refuses what it finds there, and says so itself
+		return errTold // git has left: it refuses what it finds there, and reports that itself
 	}
 	push, err := gitwire.ReadPush(held.reader(io.MultiReader(bytes.NewReader(first[:]), s.pair.local), s.pair.readBy))
 	if errors.Is(err, io.ErrUnexpectedEOF) {
@@ -212,7 +212,7 @@ func (s *shim) push(e *gitwire.Exec, stdin io.Writer, stdout io.Reader, out io.W
 		return errTold
 	}
 	if _, err := stdin.Write(push.Head()); err != nil {
-		return nil // the host has ended, and says why
+		return nil // the host has ended, and reports why
 	}
 	pack := push.HasPack()
 	held.end()
@@ -222,7 +222,7 @@ func (s *shim) push(e *gitwire.Exec, stdin io.Writer, stdout io.Reader, out io.W
 	return nil
 }
 
-// PushFacts are those of p that a policy is asked about.
+// PushFacts returns the facts of p for a policy.
 func PushFacts(p *gitwire.Push) *abi.Wire {
 	facts := &abi.Wire{On: abi.WirePush, PushOptions: p.Options}
 	for _, ref := range p.Refs {
@@ -230,7 +230,7 @@ func PushFacts(p *gitwire.Push) *abi.Wire {
 		switch {
 		case ref.Deleted() || !ref.Created() && strings.HasPrefix(ref.Name, "refs/tags/"):
 			r.Force = new(bool)
-			*r.Force = true // a tag never moves on
+			*r.Force = true // a tag never moves forward
 		case ref.Created():
 			r.Force = new(bool)
 		}
@@ -239,7 +239,7 @@ func PushFacts(p *gitwire.Push) *abi.Wire {
 	return facts
 }
 
-// judgeSSH finds out whether the rules allow e, and with which key.
+// judgeSSH determines whether the rules allow e, and with which key.
 func (s *shim) judgeSSH(e *gitwire.Exec) (c *Connection, key *sshkey.Key, dial func(context.Context) (*net.TCPConn, error)) {
 	c = &Connection{Host: e.Host, Port: uint16(e.Port)}
 	rule, named := hostrule.Match(s.rules.Hosts, e.Host, strconv.Itoa(e.Port))
@@ -303,7 +303,7 @@ func (s *shim) logIn(e *gitwire.Exec, c *Connection, key *sshkey.Key, dial func(
 	return traffic, ssh.NewClient(over, channels, requests), nil
 }
 
-// exitOf is the exit code of a command that ended with err.
+// exitOf returns the exit code of a command that ended with err.
 func exitOf(err error) (int, error) {
 	if exit, ok := errors.AsType[*ssh.ExitError](err); ok {
 		if exit.Signal() != "" {

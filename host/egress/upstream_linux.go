@@ -35,7 +35,7 @@ type opened struct {
 	err  error
 }
 
-// next is a connection to the host: the one that there is, or, where that has been
+// next returns a connection to the host: the one that exists, or, if that has been
 // used and ended, another one.
 func (u *hostSide) next(ctx context.Context) (net.Conn, error) {
 	if !u.taken.Swap(true) {
@@ -56,7 +56,7 @@ func (u *hostSide) next(ctx context.Context) (net.Conn, error) {
 	return u.open(ctx, conn)
 }
 
-// open makes of conn what requests are written to.
+// open returns conn, with TLS if there is any, for requests to be written to.
 func (u *hostSide) open(ctx context.Context, conn *net.TCPConn) (net.Conn, error) {
 	u.current.Store(conn)
 	counted := &counted{conn, &u.traffic}
@@ -82,7 +82,7 @@ func (u *hostSide) open(ctx context.Context, conn *net.TCPConn) (net.Conn, error
 	return &bulkTLS{upstream, raw}, nil
 }
 
-// close ends the connection to the host where nothing has used it.
+// close ends the connection to the host if nothing has used it.
 func (u *hostSide) close() {
 	u.cancel(nil)
 	if !u.taken.Swap(true) {
@@ -97,14 +97,14 @@ func (u *hostSide) close() {
 
 // asking returns the context of one request to the host, which ends with the run and at
 // end, and a channel that is closed when the request was written. It is not the context
-// of the process's request, which ends where the process sends no more: it may have
+// of the process's request, which ends when the process sends no more: it may have
 // ended its side only, or have gone, and what it sent before that counts.
 func (u *hostSide) asking() (ctx context.Context, wrote chan struct{}, end func()) {
 	ctx, cancel := context.WithCancel(u.ctx)
 	wrote = make(chan struct{})
 	var once sync.Once
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { once.Do(func() { close(wrote) }) }})
-	// When the run is over, nobody waits for an answer.
+	// When the run is over, the answer is not needed.
 	stop := context.AfterFunc(u.run.ctx, func() {
 		u.delivered(ctx, wrote)
 		cancel()
@@ -112,7 +112,7 @@ func (u *hostSide) asking() (ctx context.Context, wrote chan struct{}, end func(
 	return ctx, wrote, func() { stop(); cancel() }
 }
 
-// delivered waits until the host has a request, which wrote tells is written, or for
+// delivered waits until the host has a request, after wrote was closed, or for
 // drain at most.
 func (u *hostSide) delivered(ctx context.Context, wrote chan struct{}) {
 	over := time.NewTimer(drain)
