@@ -349,3 +349,17 @@ func (c *checker) reconcile(d *Definition) {
 		}
 	}
 }
+
+func checkToolCalls(c *checker, t ToolCalls) {
+	if t.Sessions() {
+		return
+	}
+	if len(t) > maxToolCalls {
+		c.fault("/capabilities/tool_call", "has %d names; it must have at most %d, or \"*\" for every tool", len(t), maxToolCalls)
+	}
+	for i, name := range t {
+		if name != "*" && !ValidName(name) && !slices.Contains(SessionCalls(), name) {
+			c.fault(fmt.Sprintf("/capabilities/tool_call/%d", i), `is %q; it must be the name of a tool, "*" for every tool, or one of %q`, name, SessionCalls())
+		}
+	}
+}
