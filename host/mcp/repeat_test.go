@@ -98,18 +98,23 @@ func checkOnce(t *testing.T, file string, calls, cuts int) {
 	}
 }
 
-// The SDK for TypeScript makes its calls again over connections that are cut: each runs
-// once, and is answered.
+// The SDKs make their calls again over connections that are cut: each runs once, and is
+// answered.
 func TestRealClientsRepeat(t *testing.T) {
 	dir := clients(t)
 	calls := repeats()
 	s := web(t, config.Config{Reliability: "all"}, map[string]object{"tee": {"binary": "tee", "mutating": true}})
 	at := strings.TrimSuffix(strings.TrimPrefix(s.url, "http://"), "/mcp")
-	process := startRemote(t, sdkProcess(t, dir, "typescript"))
-	file := filepath.Join(s.Root, "out")
-	client := &remoteClient{process, "repeats"}
-	got := client.do(object{"op": "repeat", "token": s.Token(t, object{"sub": "alice"}), "url": "http://" + cutter(t, "tcp", at, 6000).String() + "/mcp", "calls": calls, "file": file})
-	checkOnce(t, file, calls, got.Cuts)
+	for _, kind := range []struct{ sdk, mode string }{{"typescript", ""}, {"python", "legacy"}, {"python", newest}} {
+		name := strings.TrimSuffix(kind.sdk+"-"+kind.mode, "-")
+		t.Run(name, func(t *testing.T) {
+			process := startRemote(t, sdkProcess(t, dir, kind.sdk))
+			file := filepath.Join(s.Root, name)
+			client := &remoteClient{process, "repeats"}
+			got := client.do(object{"op": "repeat", "mode": kind.mode, "token": s.Token(t, object{"sub": "alice"}), "url": "http://" + cutter(t, "tcp", at, 6000).String() + "/mcp", "calls": calls, "file": file})
+			checkOnce(t, file, calls, got.Cuts)
+		})
+	}
 }
 
 // A client whose streams are cut makes its call again, under a new id, with the same

@@ -3,13 +3,18 @@ input is a JSON object that says which client does what, and is answered by one.
 
     {"client": ID, "op": "open", "mode": MODE, "token": TOKEN, "url": URL}
     {"client": ID, "op": "open", "mode": MODE, "token": TOKEN, "command": [COMMAND, ARGS...]}
+    {"client": ID, "op": "repeat", "mode": MODE, "token": TOKEN, "url": URL, "calls": N, "file": FILE}
 
-MODE is "legacy" or a version of the protocol without sessions.
+MODE is "legacy" or a version of the protocol without sessions. The last appends N lines
+to FILE by as many calls over connections that break: each is made again, by a new client
+where need be, until it is answered.
 """
 
 import asyncio
+import base64
 import contextlib
 import json
+import logging
 import os
 import sys
 
@@ -100,19 +105,60 @@ async def operate(s, client, modern, q):
     return {}
 
 
+async def repeat(q):
+    """Makes the calls of "repeat". A request that breaks before the head of its answer was
+    read ends the transport's task group, which cancels the task that opened the client:
+    each client has a task of its own, and whoever waits for that sees an error."""
+    logging.disable()  # the SDK logs each break
+    todo, cuts, failed = list(range(q["calls"])), 0, []
+
+    async def serve(mine):
+        http = create_mcp_http_client(headers={"Authorization": "Bearer " + q["token"]})
+        async with http, Client(streamable_http_client(q["url"], http_client=http), mode=q["mode"], read_timeout_seconds=2) as client:
+            while mine or todo:
+                if not mine:
+                    mine.append(todo.pop())
+                i = mine[0]
+                again = {("io.toold/turn" if i % 2 else "io.toold/idempotencyKey"): f"{q['file']} {i}"}
+                line = f"{i}\n"
+                r = await client.call_tool("tee", {"args": ["-a", q["file"]], "stdin": base64.b64encode(line.encode()).decode()}, meta=again)
+                if r.is_error and ((r.meta or {}).get("io.toold/error") or {}).get("retriable"):
+                    continue
+                if r.is_error or "".join(c.text for c in r.content) != line:
+                    failed.append(f"{i}: {r}")
+                mine.clear()
+
+    async def work():
+        nonlocal cuts
+        mine = []
+        while mine or todo:
+            try:
+                await asyncio.ensure_future(serve(mine))
+            except (Exception, asyncio.CancelledError):
+                cuts += 1
+
+    await asyncio.gather(*(work() for _ in range(16)))
+    return {"cuts": cuts, "failed": "; ".join(failed)}
+
+
 async def main():
-    sessions, tasks = {}, []
+    sessions = {}
     while True:
         line = await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
         if not line:
             break
         q, answer = json.loads(line), asyncio.get_running_loop().create_future()
-        if q["op"] == "open":
+        if q["op"] == "repeat":
+            doing = answer = asyncio.ensure_future(repeat(q))
+        elif q["op"] == "open":
             s = sessions[q["client"]] = Session()
-            tasks.append(asyncio.ensure_future(s.run(q, answer)))
+            doing = s.doing = asyncio.ensure_future(s.run(q, answer))
         else:
+            doing = sessions[q["client"]].doing
             sessions[q["client"]].asked.put_nowait((q, answer))
-        print(json.dumps(await answer), flush=True)
+        # A connection that breaks cancels the task of its client, in whatever call.
+        await asyncio.wait((answer, doing), return_when=asyncio.FIRST_COMPLETED)
+        print(json.dumps(answer.result() if answer.done() else {"failed": "the client has ended"}), flush=True)
     os._exit(0)
 
 
