@@ -14,22 +14,26 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/toold/toold/host/fault"
+	"github.com/toold/toold/host/mcp/translate"
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/wire"
+)
+
+const (
+	// maxPending is how many requests of a connection may be unanswered. Past them
+	// nothing more is read from it.
+	maxPending = 64
+	// maxBacklog is how many bytes are read while nothing could be written.
+	maxBacklog = 4 << 20
+	// writePatience is how long a client may take to read one message before its
+	// connection is closed.
+	writePatience = 30 * time.Second
 )
 
 // MethodCaller is a notification that a client may begin with: who calls and from
 // where, for the requests of the connection that do not say. Caller has its
 // parameters.
 const MethodCaller = "notifications/io.toold/caller"
-
-// Caller is what requests of a connection have where they say nothing else.
-type Caller struct {
-	Token   string `json:"token,omitempty"`
-	Session string `json:"session,omitempty"`
-	// Cwd is the folder in which tools work.
-	Cwd string `json:"cwd,omitempty"`
-}
 
 // conn is one connection of a socket: the SDK's transport for it, and who makes its
 // requests. Read sets the caller before any request.
@@ -42,15 +46,15 @@ type conn struct {
 
 	writing sync.Mutex
 
-	answered *sync.Cond // of what follows, which requester.mu guards
+	answered *sync.Cond // of what follows, which client.mu guards
 	pending  map[jsonrpc.ID]struct{}
 	writers  int // that write or wait to
 	backlog  int // bytes that were read since one of them was done
 	closed   bool
 }
 
-func newConn(f *Front, nc net.Conn, who Peer) *conn {
-	c := &conn{requester: newRequester(f, who, maxCalls, maxListens), nc: nc, in: bufio.NewReader(nc), pending: map[jsonrpc.ID]struct{}{}}
+func newConn(r *requester, nc net.Conn) *conn {
+	c := &conn{requester: r, nc: nc, in: bufio.NewReader(nc), pending: map[jsonrpc.ID]struct{}{}}
 	c.answered = sync.NewCond(&c.mu)
 	return c
 }
@@ -82,7 +86,7 @@ func (c *conn) Read(context.Context) (jsonrpc.Message, error) {
 		line, err := readLine(c.in)
 		if tooLong, ok := errors.AsType[*tooLongError](err); ok {
 			c.any = true
-			c.writeLine(errorMessage(tooLong.id, jsonrpc.CodeInvalidRequest, fault.Errorf(fault.MessageTooLarge,
+			c.writeLine(translate.ErrorMessage(tooLong.id, jsonrpc.CodeInvalidRequest, fault.Errorf(fault.MessageTooLarge,
 				"the message has %d bytes and may have %d; pass large contents in a file beneath a root, and its path as the argument", tooLong.size, MaxMessage)))
 			continue
 		}
@@ -108,12 +112,12 @@ func (c *conn) Read(context.Context) (jsonrpc.Message, error) {
 			if json.Valid(line) {
 				id.read(line)
 			}
-			c.writeLine(errorMessage(id.id(), jsonrpc.CodeParseError, refused))
+			c.writeLine(translate.ErrorMessage(id.id(), jsonrpc.CodeParseError, refused))
 			continue
 		}
 		msg, err := decode(line)
 		if err != nil {
-			c.writeLine(errorMessage(nil, jsonrpc.CodeParseError, fault.Errorf(fault.InvalidEnvelope, "%w; send one JSON-RPC message a line", err)))
+			c.writeLine(translate.ErrorMessage(nil, jsonrpc.CodeParseError, fault.Errorf(fault.InvalidEnvelope, "%w; send one JSON-RPC message a line", err)))
 			continue
 		}
 		q, ok := msg.(*jsonrpc.Request)
@@ -122,7 +126,7 @@ func (c *conn) Read(context.Context) (jsonrpc.Message, error) {
 		}
 		if q.Method == MethodCaller && !q.IsCall() {
 			if err := c.introduce(first, q.Params); err != nil {
-				c.writeLine(errorMessage(nil, jsonrpc.CodeInvalidRequest, fault.Errorf(fault.InvalidEnvelope, "%s: %w", MethodCaller, err)))
+				c.writeLine(translate.ErrorMessage(nil, jsonrpc.CodeInvalidRequest, fault.Errorf(fault.InvalidEnvelope, "%s: %w", MethodCaller, err)))
 				c.leave(wire.ErrLeft)
 				return nil, io.EOF // it would call as another one than it thinks
 			}
@@ -164,7 +168,7 @@ func (c *conn) introduce(first bool, params json.RawMessage) error {
 	if err := strictjson.Unmarshal(params, &caller); err != nil {
 		return err
 	}
-	c.requester.caller = caller
+	c.client.caller = caller
 	return nil
 }
 
@@ -210,7 +214,7 @@ func (c *conn) writeLine(data []byte) error {
 // drain takes no further calls and closes the connection when those that run were
 // answered.
 func (c *conn) drain() {
-	c.requester.drain()
+	c.client.drain()
 	c.closeDrained()
 }
 

@@ -3,60 +3,28 @@ package mcp
 //lint:file-ignore SA1019 sampling, roots and logging go on until clients have gone over
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
 	"maps"
 	"reflect"
 	"runtime/debug"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/fault"
-	"github.com/toold/toold/host/mcp/translate"
-	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/wire"
 )
 
-// What a module tells of its progress may be a message to its client instead: an
-// object with one of these members.
 const (
-	// tellInput asks the client: requests of the protocol by keys of the module's.
-	// What is read next by tool_recv are the answers, by the same keys, as one line.
-	tellInput = "io.toold/input"
-	// tellNeeds says which capabilities of the client the call cannot do without.
-	tellNeeds = "io.toold/needs"
-	// tellLog is a message for the client's log.
-	tellLog = "io.toold/log"
-	// tellReconnect has the client come back later for the rest of the stream.
-	tellReconnect = "io.toold/reconnect"
-)
-
-const (
-	// maxQuestions is how many questions a module asks at a time.
-	maxQuestions = 8
 	// maxRounds is how often a module asks in one call.
 	maxRounds = 32
-	// answerPatience is how long a client has to answer.
-	answerPatience = 5 * time.Minute
 	// outcomePatience is how long a client that answered may ask for what came of it.
 	outcomePatience = time.Minute
-	// maxPiece is how much of an answer tool_recv gives at once, in bytes.
-	maxPiece = 64 << 10
-	// plainKey names the question of a module that reads without having asked.
-	plainKey = "input"
 )
 
 // dialog is a call whose module may ask the client that made it. Versions of the
@@ -64,7 +32,7 @@ const (
 // with what is asked and a state, and the client makes the call again with the answers
 // and that state: the call itself goes on meanwhile, and runs once.
 type dialog struct {
-	r    *requester
+	of   *dialogs
 	as   Caller
 	id   string   // of the execution
 	name string   // of the tool
@@ -101,6 +69,26 @@ type listening struct {
 	extra   *sdk.RequestExtra
 }
 
+// dialogs are the calls of one requester.
+type dialogs struct {
+	client *client
+	waits  *waits
+	// talking are those that go on while no request of the client waits for them.
+	talking sync.WaitGroup
+
+	mu     sync.Mutex         // guards what follows
+	states map[string]*dialog // by each state that the client was given
+}
+
+// waits are the calls of all requesters that wait for an answer: a task is asked for on
+// any connection of its identity.
+type waits struct {
+	stopped chan struct{} // closed when nothing is to wait any more
+
+	mu    sync.Mutex         // guards what follows
+	calls map[string]*dialog // by the execution
+}
+
 // attach has what the module tells go to the request q, until detach.
 func (d *dialog) attach(ctx context.Context, q *sdk.CallToolRequest) (detach func()) {
 	l := &listening{ctx, q.Session, q.Params.GetProgressToken(), q.Extra}
@@ -120,386 +108,6 @@ func (d *dialog) listener() *listening {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.client
-}
-
-// tells is the message to the client that progress is, if it is one.
-func tells(progress json.RawMessage) (kind string, message json.RawMessage) {
-	if !bytes.Contains(progress, []byte(`"io.toold/`)) {
-		return "", nil
-	}
-	var members map[string]json.RawMessage
-	if json.Unmarshal(progress, &members) != nil || len(members) != 1 {
-		return "", nil
-	}
-	for kind, message = range members {
-	}
-	if !slices.Contains([]string{tellInput, tellNeeds, tellLog, tellReconnect}, kind) {
-		return "", nil
-	}
-	return kind, message
-}
-
-// progress is wire.Streams.Progress of the call.
-func (d *dialog) progress(data json.RawMessage) error {
-	to := d.listener()
-	kind, message := tells(data)
-	switch kind {
-	case tellInput:
-		return d.ask(message)
-	case tellNeeds:
-		var needs struct {
-			Sampling    *sdk.SamplingCapabilities    `json:"sampling"`
-			Elicitation *sdk.ElicitationCapabilities `json:"elicitation"`
-			Roots       *sdk.RootCapabilities        `json:"roots"`
-			Extensions  map[string]any               `json:"extensions"`
-		}
-		if err := strictjson.Unmarshal(message, &needs); err != nil {
-			return fault.Errorf(fault.InvalidPayload, "%s: %w", tellNeeds, err)
-		}
-		return d.need(&sdk.ClientCapabilities{Sampling: needs.Sampling, Elicitation: needs.Elicitation, RootsV2: needs.Roots, Extensions: needs.Extensions})
-	case tellLog:
-		return to.log(message)
-	case tellReconnect:
-		var after struct {
-			MS int64 `json:"after_ms"`
-		}
-		if err := strictjson.Unmarshal(message, &after); err != nil {
-			return fault.Errorf(fault.InvalidPayload, "%s: %w", tellReconnect, err)
-		}
-		if to != nil && to.extra != nil && to.extra.CloseSSEStream != nil {
-			to.extra.CloseSSEStream(sdk.CloseSSEStreamArgs{RetryAfter: time.Duration(min(max(after.MS, 1), 60_000)) * time.Millisecond})
-		}
-		return nil
-	}
-	if to == nil || to.token == nil {
-		return nil
-	}
-	told := translate.Progress(data)
-	told.ProgressToken = to.token
-	if told.Progress == 0 && told.Total == 0 {
-		d.mu.Lock()
-		d.reported++
-		told.Progress = float64(d.reported)
-		d.mu.Unlock()
-	}
-	return to.session.NotifyProgress(to.ctx, told)
-}
-
-// levels are those of messages for the client's log.
-var levels = []sdk.LoggingLevel{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
-
-// log sends the client a message for its log, where it wants any of that level.
-func (to *listening) log(message json.RawMessage) error {
-	var m struct {
-		Level  sdk.LoggingLevel `json:"level"`
-		Logger string           `json:"logger"`
-		Data   json.RawMessage  `json:"data"`
-	}
-	if err := strictjson.Unmarshal(message, &m); err != nil {
-		return fault.Errorf(fault.InvalidPayload, "%s: %w", tellLog, err)
-	}
-	if !slices.Contains(levels, m.Level) || len(m.Data) == 0 {
-		return fault.Errorf(fault.InvalidPayload, "%s: it has no data, or level is not one of %q", tellLog, levels)
-	}
-	if to == nil {
-		return nil
-	}
-	return to.session.Log(to.ctx, &sdk.LoggingMessageParams{Level: m.Level, Logger: m.Logger, Data: m.Data})
-}
-
-// ask keeps questions of the module until it reads the answers.
-func (d *dialog) ask(message json.RawMessage) error {
-	// The SDK panics at a request that is null.
-	var requests map[string]*struct{}
-	var asked sdk.InputRequestMap
-	err := json.Unmarshal(message, &requests)
-	for key, q := range requests {
-		if q == nil {
-			err = fmt.Errorf("%q is null", key)
-		}
-	}
-	if err == nil {
-		err = json.Unmarshal(message, &asked)
-	}
-	if err != nil || len(asked) == 0 || len(asked) > maxQuestions {
-		return fault.Errorf(fault.InvalidPayload, "%s: it has to be 1 to %d requests, each {method, params} with elicitation/create, sampling/createMessage or roots/list: %v", tellInput, maxQuestions, err)
-	}
-	needs := &sdk.ClientCapabilities{}
-	for key, q := range asked {
-		if strings.HasPrefix(key, "io.toold/") {
-			return fault.Errorf(fault.InvalidPayload, "%s: the key %s is the daemon's", tellInput, key)
-		}
-		switch q := q.(type) {
-		case *sdk.ElicitParams:
-			if q.Mode != "" && q.Mode != "form" || q.URL != "" || q.ElicitationID != "" {
-				return fault.Errorf(fault.InvalidPayload, "%s: %s asks for a URL to be opened; ask by a form", tellInput, key)
-			}
-			q.Message = d.byTool(q.Message)
-			needs.Elicitation = &sdk.ElicitationCapabilities{}
-		case *sdk.ListRootsParams:
-			needs.RootsV2 = &sdk.RootCapabilities{}
-		default:
-			needs.Sampling = &sdk.SamplingCapabilities{}
-		}
-	}
-	if err := d.need(needs); err != nil {
-		return err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.asked = asked
-	return nil
-}
-
-// byTool is a text that a module has people read: they see whose it is, and what it
-// says and no more.
-func (d *dialog) byTool(text string) string {
-	return "The tool " + strconv.Quote(d.tool) + " asks:\n" + strings.Map(func(r rune) rune {
-		if r != '\n' && !unicode.IsGraphic(r) || unicode.Is(unicode.Bidi_Control, r) {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, text)
-}
-
-// need is the error of a call whose client lacks a capability.
-func (d *dialog) need(needs *sdk.ClientCapabilities) error {
-	can := d.can
-	if can == nil {
-		can = &sdk.ClientCapabilities{}
-	}
-	lacking, names := &sdk.ClientCapabilities{}, []string(nil)
-	if needs.Elicitation != nil && !formsOf(can) {
-		lacking.Elicitation = needs.Elicitation
-		names = append(names, "elicitation")
-	}
-	if needs.Sampling != nil && can.Sampling == nil {
-		lacking.Sampling = needs.Sampling
-		names = append(names, "sampling")
-	}
-	if needs.RootsV2 != nil && can.RootsV2 == nil {
-		lacking.RootsV2 = needs.RootsV2
-		names = append(names, "roots")
-	}
-	for _, name := range slices.Sorted(maps.Keys(needs.Extensions)) {
-		if _, ok := can.Extensions[name]; !ok {
-			lacking.AddExtension(name, nil)
-			names = append(names, name)
-		}
-	}
-	if names == nil {
-		return nil
-	}
-	d.mu.Lock()
-	d.lacking = lacking
-	d.mu.Unlock()
-	return fault.Errorf(fault.Denied, "denied by rule client: the client does not declare %s; use one that does", strings.Join(names, ", "))
-}
-
-// lacks is the error of a call that failed since its client lacks a capability; nil
-// where it did not.
-func (d *dialog) lacks(o call.Outcome) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.direct || d.lacking == nil || o.Err() == nil && o.Result.ExitCode == 0 {
-		return nil
-	}
-	return missingCapability(d.lacking, "the tool "+strconv.Quote(d.tool)+" needs a capability that the client does not declare")
-}
-
-func missingCapability(lacking *sdk.ClientCapabilities, message string) error {
-	required := map[string]any{}
-	if lacking.Elicitation != nil {
-		required["elicitation"] = lacking.Elicitation
-	}
-	if lacking.Sampling != nil {
-		required["sampling"] = lacking.Sampling
-	}
-	if lacking.RootsV2 != nil {
-		required["roots"] = lacking.RootsV2
-	}
-	if len(lacking.Extensions) > 0 {
-		required["extensions"] = lacking.Extensions
-	}
-	data, err := json.Marshal(map[string]any{"requiredCapabilities": required})
-	if err != nil {
-		return err
-	}
-	return &jsonrpc.Error{Code: sdk.CodeMissingRequiredClientCapabilities, Message: message, Data: data}
-}
-
-// formsOf reports whether a client can have its user fill in forms.
-func formsOf(can *sdk.ClientCapabilities) bool {
-	return can != nil && can.Elicitation != nil && (can.Elicitation.Form != nil || can.Elicitation.URL == nil)
-}
-
-// receive is wire.Streams.Receive of the call: the answers to what was asked, or a line
-// of the user's where nothing was.
-func (d *dialog) receive(ctx context.Context) ([]byte, error) {
-	if len(d.rest) == 0 {
-		answer, err := d.answer(ctx)
-		if err != nil {
-			return nil, err
-		}
-		d.rest = answer
-	}
-	piece := d.rest[:min(len(d.rest), maxPiece)]
-	d.rest = d.rest[len(piece):]
-	return piece, nil
-}
-
-func (d *dialog) answer(ctx context.Context) ([]byte, error) {
-	d.mu.Lock()
-	asked := d.asked
-	d.asked = nil
-	d.mu.Unlock()
-	if asked != nil {
-		answers, err := d.put(ctx, asked)
-		if err != nil {
-			return nil, err
-		}
-		line, err := json.Marshal(answers)
-		return append(line, '\n'), err
-	}
-	if !formsOf(d.can) {
-		return nil, io.EOF
-	}
-	answers, err := d.put(ctx, sdk.InputRequestMap{plainKey: &sdk.ElicitParams{
-		Mode: "form", Message: d.byTool(d.lastLine(ctx)),
-		RequestedSchema: map[string]any{"type": "object", "properties": map[string]any{plainKey: map[string]any{"type": "string"}}, "required": []string{plainKey}},
-	}})
-	if err != nil {
-		return nil, err
-	}
-	var said struct {
-		Action  string            `json:"action"`
-		Content map[string]string `json:"content"`
-	}
-	if err := json.Unmarshal(answers[plainKey], &said); err != nil || said.Action != "accept" {
-		return nil, io.EOF // the user's end of it
-	}
-	return []byte(said.Content[plainKey] + "\n"), nil
-}
-
-// lastLine is what the tool said last.
-func (d *dialog) lastLine(ctx context.Context) string {
-	const otherwise = "It waits for a line of input."
-	data, refused := d.r.ask(ctx, d.as, "session.query", map[string]string{"selector": "session.running.filter(x, x.execution == " + strconv.Quote(d.id) + ").map(x, x.last_line)"})
-	if refused != nil {
-		return otherwise
-	}
-	var lines struct {
-		Value []string `json:"value"`
-	}
-	if json.Unmarshal(data, &lines) != nil || len(lines.Value) == 0 || lines.Value[0] == "" {
-		return otherwise
-	}
-	return lines.Value[0]
-}
-
-// put puts questions to the client and waits for the answer to each.
-func (d *dialog) put(ctx context.Context, asked sdk.InputRequestMap) (map[string]json.RawMessage, error) {
-	d.mu.Lock()
-	answers, open := map[string]json.RawMessage{}, sdk.InputRequestMap{}
-	for key, q := range asked {
-		if answer, ok := answerTo(q, d.given[key]); ok {
-			answers[key] = answer
-		} else {
-			open[key] = q
-		}
-	}
-	d.given = nil
-	to := d.client
-	d.mu.Unlock()
-	if len(open) == 0 {
-		return answers, nil
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, answerPatience, fault.Errorf(fault.Aborted, "the client has not answered what was asked within %v", answerPatience))
-	defer cancel()
-	if d.direct && to != nil {
-		for _, key := range slices.Sorted(maps.Keys(open)) {
-			answer, err := to.request(ctx, open[key])
-			if err != nil {
-				if ctx.Err() != nil {
-					err = context.Cause(ctx)
-				}
-				return nil, fault.Errorf(fault.ToolFailed, "ask the client: %w", err)
-			}
-			b, ok := answerTo(open[key], answer)
-			if !ok {
-				return nil, fault.Errorf(fault.ToolFailed, "the client answered something else than it was asked")
-			}
-			answers[key] = b
-		}
-		return answers, nil
-	}
-	return d.wait(ctx, open, answers)
-}
-
-// request asks the client by a request of the server.
-func (to *listening) request(ctx context.Context, q sdk.InputRequest) (sdk.InputResponse, error) {
-	// The stream of the request that waits is in its context.
-	of, cancel := context.WithCancelCause(to.ctx)
-	defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
-	defer cancel(nil)
-	switch q := q.(type) {
-	case *sdk.ElicitParams:
-		return to.session.Elicit(of, q)
-	case *sdk.CreateMessageWithToolsParams:
-		return to.session.CreateMessageWithTools(of, q)
-	case *sdk.ListRootsParams:
-		return to.session.ListRoots(of, q)
-	}
-	return nil, errors.New("the daemon does not know what was asked; report this")
-}
-
-// answerTo is an answer as the module is given it; false where it is none to q.
-func answerTo(q sdk.InputRequest, answer sdk.InputResponse) (json.RawMessage, bool) {
-	ok := false
-	switch q.(type) {
-	case *sdk.ElicitParams:
-		_, ok = answer.(*sdk.ElicitResult)
-	case *sdk.ListRootsParams:
-		_, ok = answer.(*sdk.ListRootsResult)
-	default:
-		_, ok = answer.(*sdk.CreateMessageWithToolsResult)
-	}
-	if !ok || reflect.ValueOf(answer).IsNil() {
-		return nil, false
-	}
-	b, err := json.Marshal(answer)
-	return b, err == nil
-}
-
-// wait has questions answered by further requests of the client.
-func (d *dialog) wait(ctx context.Context, open sdk.InputRequestMap, answers map[string]json.RawMessage) (map[string]json.RawMessage, error) {
-	state, err := d.r.remember(d)
-	if err != nil {
-		return nil, err
-	}
-	ready := make(chan struct{})
-	d.mu.Lock()
-	d.open, d.answers, d.ready, d.state = open, answers, ready, state
-	close(d.news)
-	d.mu.Unlock()
-	d.r.front.wait(d, true)
-	defer func() {
-		d.r.front.wait(d, false)
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if d.open != nil { // not all was answered
-			d.news = make(chan struct{})
-		}
-		d.open, d.state = nil, ""
-	}()
-	select {
-	case <-ready:
-		return answers, nil
-	case <-d.r.front.stopped:
-		return nil, fault.Errorf(fault.Aborted, "the daemon is stopping, and nobody has answered; make the call again when it is back")
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
 }
 
 // take takes what answers open questions. What answers nothing is left out.
@@ -528,37 +136,37 @@ func (d *dialog) questions() (sdk.InputRequestMap, string) {
 	return maps.Clone(d.open), d.state
 }
 
-// wait notes that d waits for its client, or does not any more.
-func (f *Front) wait(d *dialog, waits bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// note has it that d waits for its client, or does not any more.
+func (w *waits) note(d *dialog, waits bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if waits {
-		f.waiting[d.id] = d
+		w.calls[d.id] = d
 	} else {
-		delete(f.waiting, d.id)
+		delete(w.calls, d.id)
 	}
 }
 
 // asking is the call of that execution if it waits for its client, else nil.
-func (f *Front) asking(id string) *dialog {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.waiting[id]
+func (w *waits) asking(id string) *dialog {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.calls[id]
 }
 
 // remember gives d a state that its client finds it by.
-func (r *requester) remember(d *dialog) (state string, _ error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (all *dialogs) remember(d *dialog) (state string, _ error) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
 	rounds := map[*dialog]int{}
-	for _, other := range r.dialogs {
+	for _, other := range all.states {
 		rounds[other]++
 	}
-	if rounds[d] == 0 && len(rounds) >= r.maxCalls {
+	if rounds[d] == 0 && len(rounds) >= all.client.maxCalls {
 		// Those that are over wait for nobody: they are there for who lost the stream.
-		maps.DeleteFunc(r.dialogs, func(_ string, other *dialog) bool { return other.isOver() })
+		maps.DeleteFunc(all.states, func(_ string, other *dialog) bool { return other.isOver() })
 		maps.DeleteFunc(rounds, func(other *dialog, _ int) bool { return other.isOver() })
-		if len(rounds) >= r.maxCalls {
+		if len(rounds) >= all.client.maxCalls {
 			return "", fault.Errorf(fault.Overloaded, "this client has %d calls already that wait for its answers; answer one first", len(rounds))
 		}
 	}
@@ -566,15 +174,15 @@ func (r *requester) remember(d *dialog) (state string, _ error) {
 		return "", fault.Errorf(fault.LimitExceeded, "the tool has asked %d times in this call, and that is the limit", maxRounds)
 	}
 	state = rand.Text()
-	r.dialogs[state] = d
+	all.states[state] = d
 	return state, nil
 }
 
 // forget has nobody find d any more.
-func (r *requester) forget(d *dialog) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	maps.DeleteFunc(r.dialogs, func(_ string, other *dialog) bool { return other == d })
+func (all *dialogs) forget(d *dialog) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	maps.DeleteFunc(all.states, func(_ string, other *dialog) bool { return other == d })
 }
 
 func (d *dialog) isOver() bool {
@@ -586,23 +194,23 @@ func (d *dialog) isOver() bool {
 	}
 }
 
-// talks reports whether some call waits for its client, or for the client to ask what
+// talk reports whether some call waits for its client, or for the client to ask what
 // came of it.
-func (r *requester) talks() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.dialogs) > 0
+func (all *dialogs) talk() bool {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	return len(all.states) > 0
 }
 
-// dialogOf is the call that a request with answers goes on with; nil where it begins
+// find returns the call that a request with answers goes on with; nil where it begins
 // one. What the client answered before is not taken twice.
-func (r *requester) dialogOf(as Caller, p *sdk.CallToolParamsRaw) (*dialog, error) {
-	if _, approves := p.InputResponses[inputApproval]; p.RequestState == "" || approves {
+func (all *dialogs) find(as Caller, p *sdk.CallToolParamsRaw) (*dialog, error) {
+	if p.RequestState == "" {
 		return nil, nil
 	}
-	r.mu.Lock()
-	d := r.dialogs[p.RequestState]
-	r.mu.Unlock()
+	all.mu.Lock()
+	d := all.states[p.RequestState]
+	all.mu.Unlock()
 	if d == nil || !d.isOf(as) {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "requestState is of no call of this client that waits for an answer; make the call anew, without requestState and inputResponses"}
 	}
@@ -622,21 +230,21 @@ func (r *requester) dialogOf(as Caller, p *sdk.CallToolParamsRaw) (*dialog, erro
 // isOf reports whether d is a call of who asks for a request. Over HTTP the requester is
 // the identity, and its token may be a newer one.
 func (d *dialog) isOf(as Caller) bool {
-	if d.r.identity != "" {
+	if d.of.client.identity != "" {
 		as.Token = d.as.Token
 	}
 	return d.as == as
 }
 
-// sameCall is the call that waits for answers and has the key; nil where there is none.
+// same returns the call that waits for answers and has the key; nil where there is none.
 // A client that lost what it was asked makes its call again with that key.
-func (r *requester) sameCall(as Caller, key string, what [32]byte) *dialog {
+func (all *dialogs) same(as Caller, key string, what [32]byte) *dialog {
 	if key == "" {
 		return nil
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, d := range r.dialogs {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for _, d := range all.states {
 		if d.key == key && d.what == what && d.isOf(as) {
 			return d
 		}
@@ -645,27 +253,27 @@ func (r *requester) sameCall(as Caller, key string, what [32]byte) *dialog {
 }
 
 // run makes the call, and keeps what came of it.
-func (d *dialog) run(ctx context.Context, of call.Request) {
-	d.r.talking.Go(func() {
+func (d *dialog) run(ctx context.Context, q call.Request) {
+	d.of.talking.Go(func() {
 		defer d.cancel(nil)
 		defer close(d.over)
 		d.outcome = call.Outcome{Result: &wire.Result{Err: fault.Errorf(fault.Internal, "the daemon failed at this call; see its log")}}
 		defer func() {
 			if v := recover(); v != nil {
-				d.r.front.config.Logger.Error("panic in a call of MCP", "panic", v, "stack", string(debug.Stack()))
+				d.of.client.config.Logger.Error("panic in a call of MCP", "panic", v, "stack", string(debug.Stack()))
 			}
 		}()
-		d.outcome = d.r.front.config.Call(ctx, of)
-		if d.r.left.Err() == nil && d.r.talks() {
+		d.outcome = d.of.client.config.Call(ctx, q)
+		if d.of.client.left.Err() == nil && d.of.talk() {
 			// Who answered and lost the stream may ask again for a while.
-			time.AfterFunc(outcomePatience, func() { d.r.forget(d) })
+			time.AfterFunc(outcomePatience, func() { d.of.forget(d) })
 		}
 	})
 }
 
 // serve waits until the call is over, with nil, or has a question for the client.
 func (d *dialog) serve(ctx context.Context, q *sdk.CallToolRequest) *sdk.CallToolResult {
-	untie := d.r.tie(ctx, q.Session, d.cancel)
+	untie := d.of.client.tie(ctx, q.Session, d.cancel)
 	defer untie()
 	for {
 		d.mu.Lock()
@@ -680,4 +288,22 @@ func (d *dialog) serve(ctx context.Context, q *sdk.CallToolRequest) *sdk.CallToo
 			return &sdk.CallToolResult{InputRequests: open, RequestState: state}
 		}
 	}
+}
+
+// answerTo is an answer as the module is given it; false where it is none to q.
+func answerTo(q sdk.InputRequest, answer sdk.InputResponse) (json.RawMessage, bool) {
+	ok := false
+	switch q.(type) {
+	case *sdk.ElicitParams:
+		_, ok = answer.(*sdk.ElicitResult)
+	case *sdk.ListRootsParams:
+		_, ok = answer.(*sdk.ListRootsResult)
+	default:
+		_, ok = answer.(*sdk.CreateMessageWithToolsResult)
+	}
+	if !ok || reflect.ValueOf(answer).IsNil() {
+		return nil, false
+	}
+	b, err := json.Marshal(answer)
+	return b, err == nil
 }

@@ -37,7 +37,7 @@ func serve(t *testing.T, answer func(context.Context, call.Request) call.Outcome
 	return theirs, func() { close(stopping) }, end, served
 }
 
-func client(t *testing.T, nc net.Conn) *sdk.ClientSession {
+func connect(t *testing.T, nc net.Conn) *sdk.ClientSession {
 	t.Helper()
 	s, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(), &sdk.IOTransport{Reader: nc, Writer: nc}, nil)
 	if err != nil {
@@ -53,7 +53,7 @@ func TestPanic(t *testing.T) {
 		}
 		return call.Outcome{Result: &wire.Result{Ran: true, Stdout: []byte("fine")}}
 	})
-	s := client(t, nc)
+	s := connect(t, nc)
 	r, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: "bad"})
 	if said, _ := json.Marshal(r); err != nil || !r.IsError || !strings.Contains(string(said), "INTERNAL") {
 		t.Errorf("a panic: %s, %v", said, err)
@@ -74,7 +74,7 @@ func TestManyCalls(t *testing.T) {
 		<-release
 		return call.Outcome{Result: &wire.Result{Ran: true}}
 	})
-	s := client(t, nc)
+	s := connect(t, nc)
 	answers := make(chan *sdk.CallToolResult, maxCalls+8)
 	for range maxCalls + 8 {
 		go func() {
@@ -113,7 +113,7 @@ func TestCauses(t *testing.T) {
 	}
 	t.Run("cancelled", func(t *testing.T) {
 		nc, _, _, _ := serve(t, answer)
-		s := client(t, nc)
+		s := connect(t, nc)
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { <-began; cancel() }()
 		s.CallTool(ctx, &sdk.CallToolParams{Name: "slow"})
@@ -124,7 +124,7 @@ func TestCauses(t *testing.T) {
 	})
 	t.Run("left", func(t *testing.T) {
 		nc, _, _, _ := serve(t, answer)
-		s := client(t, nc)
+		s := connect(t, nc)
 		go func() { <-began; nc.Close() }()
 		s.CallTool(t.Context(), &sdk.CallToolParams{Name: "slow"})
 		if err := <-causes; err != error(wire.ErrLeft) {
@@ -133,7 +133,7 @@ func TestCauses(t *testing.T) {
 	})
 	t.Run("stopped", func(t *testing.T) {
 		nc, stop, end, served := serve(t, answer)
-		s := client(t, nc)
+		s := connect(t, nc)
 		stopped := fault.Errorf(fault.Aborted, "the daemon was stopped")
 		go func() { <-began; stop(); end(stopped) }()
 		r, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: "slow"})
@@ -156,7 +156,7 @@ func TestDrain(t *testing.T) {
 		<-release
 		return call.Outcome{Result: &wire.Result{Ran: true, Stdout: []byte("done")}}
 	})
-	s := client(t, nc)
+	s := connect(t, nc)
 	go func() { <-began; stop(); close(release) }()
 	if r, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: "slow"}); err != nil || len(r.Content) != 1 {
 		t.Errorf("a call that ran when the daemon stopped: %v, %v", r, err)
@@ -207,7 +207,7 @@ func TestNames(t *testing.T) {
 		called = q.Call.Tool
 		return call.Outcome{Result: &wire.Result{Ran: true}}
 	})
-	s := client(t, nc)
+	s := connect(t, nc)
 	if _, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: mapped}); err != nil || called != "a.b" {
 		t.Errorf("%s calls %q, %v", mapped, called, err)
 	}

@@ -11,6 +11,9 @@ import (
 	"github.com/toold/toold/host/strictjson"
 )
 
+// MaxMessage is how long a message of a client may be, in bytes.
+const MaxMessage = 1 << 20
+
 // maxBeside is how many bytes the parameters of a message may have beside arguments and
 // answers. The rest is kept as values while a call runs, and what a client says of itself
 // for as long as its session lives: they take up to 20 times the memory of their text.

@@ -15,81 +15,48 @@ package mcp
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
 	"net"
+	"runtime/debug"
+	"strconv"
+	"strings"
 	"sync"
-	"sync/atomic"
-	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/mcp/translate"
 	"github.com/toold/toold/host/wire"
 )
 
 const (
-	// MaxMessage is how long a message of a client may be, in bytes.
-	MaxMessage = 1 << 20
-	// maxPending is how many requests of a connection may be unanswered. Past them
-	// nothing more is read from it.
-	maxPending = 64
 	// maxCalls is how many requests of a connection are in the pipeline at a time.
 	// A further one is answered OVERLOADED.
 	maxCalls = 16
 	// maxListens is how many streams of notifications a connection may have.
 	maxListens = 4
-	// maxBacklog is how many bytes are read while nothing could be written.
-	maxBacklog = 4 << 20
-	// writePatience is how long a client may take to read one message before its
-	// connection is closed.
-	writePatience = 30 * time.Second
 )
-
-// Config is fixed once the front end is made.
-type Config struct {
-	// Version is the daemon's, for clients to show.
-	Version string
-	// Call takes one call the whole way. It is required.
-	Call func(context.Context, call.Request) call.Outcome
-	// Logger gets what no client can be told. It is required.
-	Logger *slog.Logger
-}
 
 // Front serves MCP. It is safe for concurrent use.
 type Front struct {
-	config  Config
-	stopped chan struct{} // closed by EndWaits
-	stop    func()
+	config Config
+	waits  *waits
+	stop   func()
 
 	mu         sync.Mutex // guards what follows
 	requesters map[*requester]struct{}
-	waiting    map[string]*dialog // that wait for an answer, by the execution
 }
 
 // New makes a front end.
 func New(config Config) *Front {
-	f := &Front{config: config, stopped: make(chan struct{}), requesters: map[*requester]struct{}{}, waiting: map[string]*dialog{}}
-	f.stop = sync.OnceFunc(func() { close(f.stopped) })
+	f := &Front{config: config, waits: &waits{stopped: make(chan struct{}), calls: map[string]*dialog{}}, requesters: map[*requester]struct{}{}}
+	f.stop = sync.OnceFunc(func() { close(f.waits.stopped) })
 	return f
 }
 
 // EndWaits ends what waits for an answer of a client, and has nothing wait from now on.
 func (f *Front) EndWaits() { f.stop() }
-
-// Peer is who connected, as the kernel says, and where: fields of call.Request.
-type Peer struct {
-	UID       uint32
-	PID       int
-	Container string
-	Socket    string
-	Focus     *atomic.Pointer[string]
-	// Begin is called before a message of the connection is served, and is false where
-	// it is not to be: the place is another's. It may be nil.
-	Begin func() bool
-}
 
 // ListChanged has every client told whose list of tools is another one than it was
 // last given. It returns at once.
@@ -98,7 +65,7 @@ func (f *Front) ListChanged() {
 	defer f.mu.Unlock()
 	for r := range f.requesters {
 		select {
-		case r.changed <- struct{}{}:
+		case r.lists.changed <- struct{}{}:
 		default: // it will look anyway
 		}
 	}
@@ -106,13 +73,13 @@ func (f *Front) ListChanged() {
 
 // watch has r told of changes until the function that it returns is called, which
 // waits for the end.
-func (f *Front) watch(r *requester, server *sdk.Server) (end func()) {
+func (f *Front) watch(r *requester) (end func()) {
 	f.mu.Lock()
 	f.requesters[r] = struct{}{}
 	f.mu.Unlock()
 	over := make(chan struct{})
 	var watching sync.WaitGroup
-	watching.Go(func() { r.watch(over, server) })
+	watching.Go(func() { r.lists.watch(over) })
 	return func() {
 		f.mu.Lock()
 		delete(f.requesters, r)
@@ -129,7 +96,7 @@ func (f *Front) newServer(r *requester, o sdk.ServerOptions) *sdk.Server {
 	//lint:ignore SA1019 clients of older versions ask for logging
 	o.Capabilities = &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{ListChanged: true}, Logging: &sdk.LoggingCapabilities{}, Extensions: map[string]any{tasksExtension: map[string]any{}}}
 	server := sdk.NewServer(&sdk.Implementation{Name: "toold", Version: f.config.Version}, &o)
-	r.server = server
+	r.lists.server = server
 	server.AddReceivingMiddleware(r.receive)
 	if err := serveTasks(server); err != nil {
 		f.config.Logger.Error("serve tasks of MCP", "error", err) // not of this SDK
@@ -141,7 +108,7 @@ func (f *Front) newServer(r *requester, o sdk.ServerOptions) *sdk.Server {
 // ended. Once stopping is closed no further call is taken, and the connection is
 // closed when those that run were answered. The end of ctx ends them.
 func (f *Front) Serve(ctx context.Context, stopping <-chan struct{}, nc net.Conn, who Peer) {
-	c := newConn(f, nc, who)
+	c := newConn(newRequester(f.config, f.waits, who, maxCalls, maxListens), nc)
 	server := f.newServer(c.requester, sdk.ServerOptions{})
 	session, err := server.Connect(context.WithoutCancel(ctx), c, nil)
 	if err != nil {
@@ -149,7 +116,7 @@ func (f *Front) Serve(ctx context.Context, stopping <-chan struct{}, nc net.Conn
 		c.Close()
 		return
 	}
-	unwatch := f.watch(c.requester, server)
+	unwatch := f.watch(c.requester)
 	over := make(chan struct{})
 	var draining sync.WaitGroup
 	draining.Go(func() {
@@ -164,7 +131,7 @@ func (f *Front) Serve(ctx context.Context, stopping <-chan struct{}, nc net.Conn
 	session.Wait()
 	ended()
 	c.leave(wire.ErrLeft)
-	c.talking.Wait()
+	c.dialogs.talking.Wait()
 	c.Close()
 	close(over)
 	draining.Wait()
@@ -177,23 +144,63 @@ const instructions = "Tools of a toold daemon. A call may be denied by a policy:
 
 // Refusal is what a connection is told that is not served.
 func Refusal(err *fault.Error) []byte {
-	return append(errorMessage(nil, translate.CodeRefused, err), '\n')
+	return append(translate.ErrorMessage(nil, translate.CodeRefused, err), '\n')
 }
 
-// errorMessage is an answer with an error; a nil id is null, of what has none.
-func errorMessage(id json.RawMessage, code int, err *fault.Error) []byte {
-	if id == nil {
-		id = json.RawMessage("null")
+// receive serves what the pipeline is asked for, and keeps a panic to its request.
+// The rest, such as initialize, is the SDK's.
+func (r *requester) receive(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (res sdk.Result, err error) {
+		defer func() {
+			if v := recover(); v != nil {
+				r.config.Logger.Error("panic in a request of MCP", "method", method, "panic", v, "stack", string(debug.Stack()))
+				res, err = nil, translate.Error(fault.Errorf(fault.Internal, "the daemon failed at this request; see its log"))
+			}
+		}()
+		token, refused := r.tokenOf(req)
+		if refused != nil {
+			return nil, translate.Error(refused)
+		}
+		switch q := req.(type) {
+		case *sdk.ListToolsRequest:
+			return r.listTools(ctx, q, token)
+		case *sdk.CallToolRequest:
+			return r.callTool(ctx, q, token)
+		case *sdk.ServerRequest[*taskParams]:
+			return r.serveTask(ctx, method, q, token)
+		}
+		if undeclared(method) {
+			return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "method not found: " + strconv.Quote(method) + "; this server has tools only"}
+		}
+		if method == "subscriptions/listen" {
+			return r.listen(ctx, method, req, next)
+		}
+		return next(ctx, method, req)
 	}
-	type detail struct {
-		Code    int              `json:"code"`
-		Message string           `json:"message"`
-		Data    *translate.Fault `json:"data"`
+}
+
+// undeclared reports whether a method is of what the daemon does not offer, and which
+// the SDK answers all the same.
+func undeclared(method string) bool {
+	kind, _, _ := strings.Cut(method, "/")
+	return kind == "prompts" || kind == "resources" || kind == "completion"
+}
+
+// listen has the SDK serve a stream of notifications, which ends with the daemon.
+func (r *requester) listen(ctx context.Context, method string, req sdk.Request, next sdk.MethodHandler) (sdk.Result, error) {
+	r.mu.Lock()
+	over := r.listens >= r.maxListens
+	if !over {
+		r.listens++
 	}
-	b, _ := json.Marshal(struct {
-		Version string          `json:"jsonrpc"`
-		ID      json.RawMessage `json:"id"`
-		Error   detail          `json:"error"`
-	}{"2.0", id, detail{code, err.Error(), translate.FaultOf(err)}})
-	return b
+	r.mu.Unlock()
+	if over {
+		return nil, translate.Error(fault.Errorf(fault.Overloaded, "there are %d streams of notifications already; end one first", r.maxListens))
+	}
+	defer func() {
+		r.mu.Lock()
+		r.listens--
+		r.mu.Unlock()
+	}()
+	return next(ctx, method, req)
 }

@@ -22,6 +22,9 @@ import (
 // searchTool is its name. An identity that has a tool of that name has its own.
 const searchTool = "tools_search"
 
+// maxQuery is the longest query for tools, in bytes.
+const maxQuery = 1024
+
 const (
 	// defaultFound and mostFound are how many tools one search finds.
 	defaultFound = 10

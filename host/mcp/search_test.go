@@ -48,7 +48,7 @@ func TestSearchIsOffered(t *testing.T) {
 		{name: "one of that name", tools: append(many, translate.Tool{Name: searchTool}), meta: sdk.Meta{metaLimit: 2}, want: "a b, then b"},
 	} {
 		nc, _, _, _ := serve(t, listing(tt.tools...))
-		res, err := client(t, nc).ListTools(t.Context(), &sdk.ListToolsParams{Cursor: tt.cursor, Meta: tt.meta})
+		res, err := connect(t, nc).ListTools(t.Context(), &sdk.ListToolsParams{Cursor: tt.cursor, Meta: tt.meta})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +76,7 @@ func TestSearch(t *testing.T) {
 		tools = append(tools, translate.Tool{Name: fmt.Sprintf("z%02d", i), Description: "one of many"})
 	}
 	nc, _, _, _ := serve(t, listing(tools...))
-	s := client(t, nc)
+	s := connect(t, nc)
 	find := func(args string) (translate.Found, *sdk.CallToolResult) {
 		t.Helper()
 		r, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: searchTool, Arguments: json.RawMessage(args)})
@@ -115,7 +115,7 @@ func TestSearch(t *testing.T) {
 	}
 	// An identity's own tool of that name is what is called.
 	nc, _, _, _ = serve(t, listing(translate.Tool{Name: searchTool}))
-	r, err := client(t, nc).CallTool(t.Context(), &sdk.CallToolParams{Name: searchTool, Arguments: map[string]any{}})
+	r, err := connect(t, nc).CallTool(t.Context(), &sdk.CallToolParams{Name: searchTool, Arguments: map[string]any{}})
 	if said, _ := json.Marshal(r); err != nil || !strings.Contains(string(said), "called "+searchTool) {
 		t.Errorf("a tool of that name: %s, %v", said, err)
 	}

@@ -16,8 +16,6 @@ import (
 )
 
 const (
-	// tasksExtension is the extension by which a long call is answered with a task.
-	tasksExtension = "io.modelcontextprotocol/tasks"
 	// taskAfter is how long a client that knows tasks waits for a call itself.
 	taskAfter = 500 * time.Millisecond
 	// taskPoll is how often clients are told to look.
@@ -68,15 +66,6 @@ func serveTasks(server *sdk.Server) error {
 	return nil
 }
 
-// knowsTasks reports whether the client of a request takes tasks.
-func knowsTasks(of *sdk.ClientCapabilities) bool {
-	if of == nil {
-		return false
-	}
-	_, ok := of.Extensions[tasksExtension]
-	return ok
-}
-
 // started is the answer to a call that became the job.
 func started(job string) *task {
 	now := time.Now().UTC().Format(time.RFC3339Nano)
@@ -87,7 +76,7 @@ func started(job string) *task {
 func (r *requester) serveTask(ctx context.Context, method string, q *sdk.ServerRequest[*taskParams], token string) (sdk.Result, error) {
 	// Without params, what the client declares cannot be asked for: the SDK panics.
 	if q.Params == nil || !knowsTasks(q.ClientCapabilities()) {
-		return nil, missingCapability(&sdk.ClientCapabilities{Extensions: map[string]any{tasksExtension: map[string]any{}}}, "declare the extension "+tasksExtension+" to use tasks")
+		return nil, translate.MissingCapability(&sdk.ClientCapabilities{Extensions: map[string]any{tasksExtension: map[string]any{}}}, "declare the extension "+tasksExtension+" to use tasks")
 	}
 	if q.Params.TaskID == "" {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "taskId is missing"}
@@ -117,7 +106,7 @@ func (r *requester) serveTask(ctx context.Context, method string, q *sdk.ServerR
 	if err != nil {
 		return nil, err
 	}
-	asking := r.front.asking(id)
+	asking := r.dialogs.waits.asking(id)
 	if method == "tasks/update" {
 		if asking != nil {
 			asking.take(responsesOf(q.Params.Responses))
@@ -155,21 +144,6 @@ func taskError(id string, e *fault.Error) error {
 		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "there is no task " + strconv.Quote(id) + "; the newest that ended are kept, and those of other identities are not shown"}
 	}
 	return translate.Error(e)
-}
-
-// ask makes one of the calls of sessions or approvals, and returns its answer.
-func (r *requester) ask(ctx context.Context, as Caller, tool string, payload any) (json.RawMessage, *fault.Error) {
-	b, err := json.Marshal(payload)
-	if err != nil {
-		return nil, fault.Errorf(fault.Internal, "%w", err)
-	}
-	o := r.front.config.Call(ctx, r.request(&wire.Call{
-		Form: wire.Envelope, Tool: tool, ExecutionID: wire.NewExecutionID(), Payload: b, Token: as.Token, Session: as.Session,
-	}, wire.Streams{}))
-	if err := o.Err(); err != nil {
-		return nil, err
-	}
-	return o.Result.Data, nil
 }
 
 // job is a job as a query shows it.

@@ -1,17 +1,11 @@
 package mcp
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"io"
-	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -19,7 +13,6 @@ import (
 	"github.com/toold/toold/host/call"
 	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/mcp/translate"
-	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -28,86 +21,9 @@ const (
 	maxPage = 512 << 10
 )
 
-// Keys of _meta, of requests and of results.
-const (
-	metaKey     = "io.toold/idempotencyKey"
-	metaTurn    = "io.toold/turn"
-	metaRetry   = "io.toold/retry"
-	metaQuery   = "io.toold/query"
-	metaLimit   = "io.toold/limit"
-	metaSession = "io.toold/session"
-	metaToken   = "io.toold/token"
-	metaMissing = "io.toold/missing"
-)
-
-// maxQuery is the longest query for tools, in bytes.
-const maxQuery = 1024
-
-// maxListed is how many sessions' lists are remembered for one requester.
-const maxListed = 64
-
 // listTTL is how long a client may use a list without asking again. One that listens
 // is told of changes.
 const listTTL = 30 * time.Second
-
-// listed is the list that a client was given last.
-type listed struct {
-	as     Caller
-	digest [32]byte
-}
-
-// as is who asks for a request, by its _meta and the token that it came with.
-func (r *requester) as(meta sdk.Meta, token string) (Caller, *fault.Error) {
-	as := r.caller
-	for key, to := range map[string]*string{metaToken: &as.Token, metaSession: &as.Session} {
-		v, there := meta[key]
-		if !there {
-			continue
-		}
-		s, ok := v.(string)
-		if !ok {
-			return as, fault.Errorf(fault.InvalidEnvelope, "_meta %s is not a string", key)
-		}
-		*to = s
-	}
-	if r.identity != "" {
-		if _, there := meta[metaToken]; there {
-			return as, fault.Errorf(fault.InvalidEnvelope, "_meta %s is not taken over HTTP; send the token as Authorization: Bearer", metaToken)
-		}
-		as.Token = token
-	}
-	return as, nil
-}
-
-// list is all that the pipeline lists for as, by name, and what it says is missing.
-func (r *requester) list(ctx context.Context, as Caller) (list []translate.Tool, missing []json.RawMessage, _ *fault.Error) {
-	for after := ""; ; {
-		payload, err := json.Marshal(map[string]string{"after": after})
-		if err != nil {
-			return nil, nil, fault.Errorf(fault.Internal, "%w", err)
-		}
-		o := r.front.config.Call(ctx, r.request(&wire.Call{
-			Form: wire.Envelope, Tool: "tools.list", ExecutionID: wire.NewExecutionID(), Payload: payload,
-			Token: as.Token, Session: as.Session, Cwd: as.Cwd,
-		}, wire.Streams{}))
-		if err := o.Err(); err != nil {
-			return nil, nil, err
-		}
-		var page struct {
-			Tools   []translate.Tool  `json:"tools"`
-			Next    string            `json:"next"`
-			Missing []json.RawMessage `json:"missing"`
-		}
-		if err := strictjson.UnmarshalLenient(o.Result.Data, &page); err != nil {
-			return nil, nil, fault.Errorf(fault.Internal, "read the list of tools: %w", err)
-		}
-		list, missing = append(list, page.Tools...), page.Missing
-		if page.Next <= after {
-			return list, missing, nil
-		}
-		after = page.Next
-	}
-}
 
 // listTools answers tools/list: those after the name that the cursor is, as many as
 // fit an answer.
@@ -130,8 +46,8 @@ func (r *requester) listTools(ctx context.Context, q *sdk.ListToolsRequest, toke
 	if refused != nil {
 		return nil, translate.Error(refused)
 	}
-	r.gave(as, list)
-	r.mirror(list)
+	r.lists.gave(as, list)
+	r.lists.mirror(list)
 	chosen, limit, refused := choiceOf(meta)
 	if refused != nil {
 		return nil, translate.Error(refused)
@@ -185,136 +101,6 @@ func choiceOf(meta sdk.Meta) (chosen func(translate.Tool) bool, limit int, _ *fa
 		}
 	}
 	return func(t translate.Tool) bool { return t.HasWords(words) }, limit, nil
-}
-
-// gave notes the list that a client was given. Over HTTP other clients of the
-// identity may have an older one: they are told.
-func (r *requester) gave(as Caller, list []translate.Tool) {
-	now := listed{as, digestOf(list)}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	last, known := r.listed[as.Session]
-	if len(r.listed) >= maxListed {
-		clear(r.listed) // their clients are told of the next change, whatever it is
-	}
-	r.listed[as.Session] = now
-	if r.identity != "" && known && last.digest != now.digest {
-		r.stale = true
-		select {
-		case r.changed <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// listIsAnother reports whether a list is another one than clients were given last,
-// and keeps the new ones.
-func (r *requester) listIsAnother() (another bool) {
-	r.mu.Lock()
-	given := maps.Clone(r.listed)
-	another, r.stale = r.stale, false
-	unknown := r.identity != "" && len(given) == 0
-	r.mu.Unlock()
-	for session, last := range given {
-		list, _, err := r.list(r.left, last.as)
-		if err != nil {
-			continue // its next request says why
-		}
-		r.mirror(list)
-		digest := digestOf(list)
-		r.mu.Lock()
-		if now := r.listed[session]; now.digest != digest {
-			// It may have been given one meanwhile.
-			another = true
-			r.listed[session] = listed{last.as, digest}
-		}
-		r.mu.Unlock()
-	}
-	return another || unknown
-}
-
-// mirrorKeyword marks a property that a request over HTTP has in a header too, for
-// what routes it.
-const mirrorKeyword = `"x-mcp-header"`
-
-// mirror has the SDK check those headers: it does for tools that it knows. It neither
-// lists nor calls them.
-func (r *requester) mirror(list []translate.Tool) {
-	if r.identity == "" {
-		return
-	}
-	want := map[string]string{}
-	names := translate.Names(list)
-	for _, t := range list {
-		if shown, ok := names[t.Name]; ok && bytes.Contains(t.Schema, []byte(mirrorKeyword)) {
-			want[shown] = string(t.Schema)
-		}
-	}
-	r.mirroring.Lock()
-	defer r.mirroring.Unlock()
-	if maps.Equal(want, r.mirrored) {
-		return
-	}
-	for name := range r.mirrored {
-		if _, ok := want[name]; !ok {
-			r.server.RemoveTools(name)
-		}
-	}
-	for name, schema := range want {
-		if r.mirrored[name] != schema {
-			addTool(r.server, name, json.RawMessage(schema))
-		}
-	}
-	r.mirrored = want
-}
-
-// addTool makes a tool known to the SDK, which panics at a schema that it cannot use.
-func addTool(server *sdk.Server, name string, schema json.RawMessage) {
-	defer func() { _ = recover() }() // the headers of that tool are not checked
-	server.AddTool(&sdk.Tool{Name: name, InputSchema: schema}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-		return nil, io.EOF
-	})
-}
-
-func digestOf(list []translate.Tool) [32]byte {
-	b, _ := json.Marshal(list)
-	return sha256.Sum256(b)
-}
-
-// hasOutput reports whether clients were told an output schema of the tool. They want
-// structured content of each of its results then.
-func (r *requester) hasOutput(ctx context.Context, as Caller, name string) bool {
-	list, _, err := r.list(ctx, as)
-	i := slices.IndexFunc(list, func(t translate.Tool) bool { return t.Name == name })
-	return err == nil && i >= 0 && list[i].HasOutput()
-}
-
-// structure gives the result of a tool its data as structured content, where clients
-// want that. It asks only where data came beside texts.
-func (r *requester) structure(ctx context.Context, as Caller, name string, res *sdk.CallToolResult, data json.RawMessage) {
-	if res.StructuredContent == nil && !res.IsError && len(data) > 0 && data[0] == '{' && r.hasOutput(ctx, as, name) {
-		res.StructuredContent = data
-	}
-}
-
-// named is the name of the tool that clients have as shown.
-func (r *requester) named(ctx context.Context, as Caller, shown string) (string, *fault.Error) {
-	if !translate.Fits(shown) {
-		return "", fault.Errorf(fault.UnknownTool, "there is no tool %q; tools/list lists those that there are", shown)
-	}
-	if !translate.MayBeMapped(shown) {
-		return shown, nil
-	}
-	list, _, err := r.list(ctx, as)
-	if err != nil {
-		return "", err
-	}
-	for name, s := range translate.Names(list) {
-		if s == shown {
-			return name, nil
-		}
-	}
-	return shown, nil
 }
 
 // callTool answers tools/call. What fails is a result too: it is for who asked for the
@@ -376,8 +162,10 @@ func (r *requester) dialog(ctx context.Context, q *sdk.CallToolRequest, token st
 	if refused != nil {
 		return nil, nil, refused
 	}
-	if d, err := r.dialogOf(as, p); d != nil || err != nil {
-		return d, nil, err
+	if _, approves := p.InputResponses[inputApproval]; !approves {
+		if d, err := r.dialogs.find(as, p); d != nil || err != nil {
+			return d, nil, err
+		}
 	}
 	name, refused := r.named(ctx, as, p.Name)
 	if refused != nil {
@@ -396,14 +184,14 @@ func (r *requester) dialog(ctx context.Context, q *sdk.CallToolRequest, token st
 		return nil, nil, refused
 	}
 	key := cmp.Or(made.IdempotencyKey, turnKey)
-	if d := r.sameCall(as, key, what); d != nil {
+	if d := r.dialogs.same(as, key, what); d != nil {
 		return d, nil, nil
 	}
 	if refused := r.decide(ctx, as, p); refused != nil {
 		return nil, nil, refused
 	}
 	d := &dialog{
-		r: r, as: as, id: made.ExecutionID, name: name, tool: p.Name, key: key, what: what, can: q.ClientCapabilities(),
+		of: &r.dialogs, as: as, id: made.ExecutionID, name: name, tool: p.Name, key: key, what: what, can: q.ClientCapabilities(),
 		direct: q.ProtocolVersion() < sessionless, given: p.InputResponses, over: make(chan struct{}), news: make(chan struct{}),
 	}
 	of := r.request(made, wire.Streams{Progress: d.progress, Receive: d.receive})
@@ -431,78 +219,4 @@ func complete(q *sdk.CallToolRequest, result *sdk.CallToolResult) *sdk.CallToolR
 	whole.InputRequests, whole.RequestState = result.InputRequests, result.RequestState
 	whole.Meta, whole.Content, whole.StructuredContent, whole.IsError = result.Meta, result.Content, result.StructuredContent, result.IsError
 	return &whole
-}
-
-// envelope is p as a call. It is written and read as a frame of the tool socket, so
-// that the same is taken on both.
-func envelope(name string, as Caller, p *sdk.CallToolParamsRaw) (*wire.Call, *fault.Error) {
-	payload := p.Arguments
-	if len(payload) == 0 || string(payload) == "null" {
-		payload = json.RawMessage("{}")
-	}
-	frame, err := json.Marshal(struct {
-		Tool    string          `json:"toolId"`
-		ID      string          `json:"executionId"`
-		Payload json.RawMessage `json:"payload"`
-		Token   string          `json:"token,omitempty"`
-		Session string          `json:"session,omitempty"`
-		Key     any             `json:"idempotencyKey,omitempty"`
-		Retry   any             `json:"retry,omitempty"`
-	}{name, wire.NewExecutionID(), payload, as.Token, as.Session, p.Meta[metaKey], p.Meta[metaRetry]})
-	if err != nil {
-		return nil, fault.Errorf(fault.InvalidPayload, "read the arguments: %w", err)
-	}
-	msg, err := wire.Parse(frame)
-	if err != nil {
-		e, ok := err.(*fault.Error)
-		if !ok {
-			e = fault.Errorf(fault.InvalidEnvelope, "%w", err)
-		}
-		return nil, e
-	}
-	made, ok := msg.(*wire.Call)
-	if !ok {
-		return nil, fault.Errorf(fault.Internal, "a call was read as %T; report this", msg)
-	}
-	if made.Cwd == "" && strings.IndexByte(as.Cwd, 0) < 0 {
-		made.Cwd = as.Cwd
-	}
-	return made, nil
-}
-
-// maxTurn is the longest name of a turn, in bytes.
-const maxTurn = 256
-
-// turnKeyOf is the key of a call that has none of its client's: one for what it is, in
-// the turn that its client says it is of; empty where it says none. In one turn of an agent
-// the same change again is one that is repeated; without that nobody could tell it from
-// one that is meant twice.
-func turnKeyOf(name string, payload json.RawMessage, meta sdk.Meta) (string, *fault.Error) {
-	_, given := meta[metaKey]
-	turn, named := meta[metaTurn]
-	if given || !named {
-		return "", nil
-	}
-	text, ok := turn.(string)
-	if !ok || text == "" || len(text) > maxTurn {
-		return "", fault.Errorf(fault.InvalidEnvelope, "_meta %s is not a string of 1 to %d bytes", metaTurn, maxTurn)
-	}
-	sum, err := digestOfCall(text, name, payload)
-	if err != nil {
-		return "", fault.Errorf(fault.InvalidPayload, "read the arguments: %w", err)
-	}
-	return "turn-" + hex.EncodeToString(sum[:]), nil
-}
-
-// digestOfCall is the same for the same call: the order of the members of its
-// arguments is not its own.
-func digestOfCall(turn, name string, payload json.RawMessage) (sum [32]byte, err error) {
-	decoder := json.NewDecoder(bytes.NewReader(payload))
-	decoder.UseNumber()
-	var args any
-	if err := decoder.Decode(&args); err != nil {
-		return sum, err
-	}
-	same, err := json.Marshal([]any{turn, name, args})
-	return sha256.Sum256(same), err
 }

@@ -55,11 +55,8 @@ const (
 	// sessions of older versions together.
 	maxReplay = 16 << 20
 
-	// sessionless is the first version of the protocol without sessions.
-	sessionless   = "2026-07-28"
 	headerVersion = "Mcp-Protocol-Version"
 	headerSession = "Mcp-Session-Id"
-	extraToken    = "token"
 )
 
 // NoUID is what the kernel says where it does not know who calls: over TCP it never
@@ -221,7 +218,7 @@ func (w *Web) Shutdown(ctx context.Context) error {
 // close ends what is left of a tenant.
 func (a *tenant) close() {
 	a.leave(wire.ErrLeft)
-	a.talking.Wait()
+	a.dialogs.talking.Wait()
 	for s := range a.server.Sessions() {
 		s.Close()
 	}
@@ -375,7 +372,7 @@ func refuse(out http.ResponseWriter, status int, body []byte, err *fault.Error) 
 		out.Header().Set("Retry-After", "1")
 	}
 	out.WriteHeader(status)
-	out.Write(errorMessage(id.id(), translate.CodeRefused, err))
+	out.Write(translate.ErrorMessage(id.id(), translate.CodeRefused, err))
 }
 
 // enter is the tenant of the identity, with a place for one request of the session.
@@ -391,10 +388,10 @@ func (w *Web) enter(id, session string, opens bool) (*tenant, *fault.Error) {
 			return nil, fault.Errorf(fault.Overloaded, "%d identities have requests or sessions already; try again", maxIdentities)
 		}
 		a = &tenant{sessions: map[string]*webSession{}}
-		a.requester = newRequester(w.front, Peer{UID: NoUID}, maxWebCalls, max(w.config.MaxConns/2, 1))
+		a.requester = newRequester(w.front.config, w.front.waits, Peer{UID: NoUID}, maxWebCalls, max(w.config.MaxConns/2, 1))
 		a.identity = id
 		a.server = w.front.newServer(a.requester, sdk.ServerOptions{GetSessionID: func() string { return w.newSession(a) }})
-		a.unwatch = w.front.watch(a.requester, a.server)
+		a.unwatch = w.front.watch(a.requester)
 		w.identities[id] = a
 	}
 	if a.open >= max(w.config.MaxConns/2, 1) {
@@ -478,7 +475,7 @@ func (a *tenant) sweep() map[string]*sdk.ServerSession {
 func (w *Web) forget() bool {
 	var oldest string
 	for id, a := range w.identities {
-		if a.open > 0 || a.talks() {
+		if a.open > 0 || a.dialogs.talk() {
 			continue
 		}
 		if len(a.sweep()) == 0 && len(a.sessions) == 0 && (oldest == "" || a.used.Before(w.identities[oldest].used)) {

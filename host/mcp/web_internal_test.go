@@ -211,7 +211,7 @@ func TestMiddlewareChecksIdentity(t *testing.T) {
 		called++
 		return call.Outcome{Result: &wire.Result{Ran: true}}
 	}})
-	r := newRequester(f, Peer{UID: NoUID}, 1, 1)
+	r := newRequester(f.config, f.waits, Peer{UID: NoUID}, 1, 1)
 	r.identity = "alice"
 	receive := r.receive(func(context.Context, string, sdk.Request) (sdk.Result, error) { called++; return nil, nil })
 	token := func(of string, extra map[string]any) *sdk.RequestExtra {
