@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -178,4 +179,15 @@ func TestUnprivileged(t *testing.T) {
 	needGit(t)
 	hosttest.Unprivileged(t, "^(TestThroughDaemon|TestConfigChangedUnderCalls|TestHostile|TestPushOnlyWhatIsNamed|TestPinned|TestState)$",
 		[]string{"tools.d/git", "plugins/git"}, []string{"plugins/git"})
+}
+
+// The same of files in LFS.
+func TestUnprivilegedLFS(t *testing.T) {
+	needGit(t)
+	cmd := exec.Command(lfsPath(t), "version")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1, Gid: 1}}
+	if out, err := cmd.CombinedOutput(); os.Getuid() == 0 && err != nil {
+		t.Skipf("an ordinary user cannot run the git-lfs that is here: %v: %s", err, out)
+	}
+	hosttest.Unprivileged(t, "^(TestHostileLFS|TestLFSShim)$", []string{"tools.d/git", "plugins/git", "docs/tools.md"}, []string{"plugins/git"})
 }

@@ -16,7 +16,9 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/toold/toold/host/client"
 	hostconfig "github.com/toold/toold/host/config"
@@ -159,6 +161,7 @@ type lfsPlace struct {
 	server *lfsServer
 	roots  string
 	url    string
+	limit  time.Duration // of calls; 0: the tool's
 }
 
 func newLFSPlace(t *testing.T, programs ...string) *lfsPlace {
@@ -216,7 +219,7 @@ func newLFSPlace(t *testing.T, programs ...string) *lfsPlace {
 func (p *lfsPlace) call(tool, cwd, line string) (string, *wire.Result) {
 	p.t.Helper()
 	var out bytes.Buffer
-	res, err := client.Stream(p.t.Context(), p.Socket, &wire.Call{Tool: tool, Args: p.box.line(line), Cwd: filepath.Join(p.roots, cwd), Stream: true}, wire.Local{Stdout: &out, Stderr: &out})
+	res, err := client.Stream(p.t.Context(), p.Socket, &wire.Call{Tool: tool, Args: p.box.line(line), Cwd: filepath.Join(p.roots, cwd), Stream: true, Timeout: p.limit}, wire.Local{Stdout: &out, Stderr: &out})
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -392,12 +395,22 @@ func TestHostileLFS(t *testing.T) {
 	evil := p.roots + "/evil.sh"
 	oid := fmt.Sprintf("%x", sha256.Sum256([]byte("large\n")))
 	object := ".git/lfs/objects/" + oid[:2] + "/" + oid[2:4] + "/" + oid
+	elsewhereObjects := tempDir(t)
+	for _, dir := range []string{"/objects", "/lfs/objects/" + oid[:2] + "/" + oid[2:4]} {
+		if err := os.MkdirAll(elsewhereObjects+dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(elsewhereObjects+"/lfs/objects/"+oid[:2]+"/"+oid[2:4]+"/"+oid, []byte("TOPSEC"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for _, tt := range []struct {
 		name, config, lfsconfig string
 		prepare                 func(dir string)
 		twist                   func(map[string]any)
 		lines                   []string
 		rule                    string // of the first line; "": it is not refused
+		waits                   bool   // git-lfs waits for what is there, as long as a call may
 	}{
 		{name: "an extension that cleans", config: "[lfs \"extension.x\"]\nclean=" + evil + "\nsmudge=" + evil + "\npriority=0", lines: []string{"add .", "checkout -f"}, rule: "repo-config"},
 		{name: "a custom transfer", config: "[lfs]\nstandalonetransferagent=x\n[lfs \"customtransfer.x\"]\npath=" + evil, lines: []string{"push origin main", "lfs push --all origin", "checkout -f"}, rule: "repo-config"},
@@ -426,6 +439,35 @@ func TestHostileLFS(t *testing.T) {
 			os.RemoveAll(dir + "/.git/lfs")
 			os.Symlink(out, dir+"/.git/lfs")
 		}, lines: []string{"checkout -f", "lfs pull"}, rule: "repo-config"},
+		{name: "a protocol of its own", config: "[lfs]\ngitprotocol=ssh", lines: []string{"lfs pull", "checkout -f"}, rule: "repo-config"},
+		{name: "an extension in a file that is included", config: "[include]\npath=more", prepare: func(dir string) {
+			p.write("case/.git/more", "[lfs \"extension.x\"]\nclean="+evil+"\nsmudge="+evil)
+		}, lines: []string{"add .", "checkout -f"}, rule: "repo-config"},
+		{name: "a custom transfer of the working tree", config: "[extensions]\nworktreeConfig=true", prepare: func(dir string) {
+			p.write("case/.git/config.worktree", "[lfs]\nstandalonetransferagent=x\n[lfs \"customtransfer.x\"]\npath="+evil)
+		}, lines: []string{"lfs pull", "push origin main"}, rule: "repo-config"},
+		{name: "a driver that merges, and one that shows", config: "[merge \"lfs\"]\ndriver=" + evil + "\n[diff \"lfs\"]\ntextconv=" + evil, lines: []string{"diff", "lfs pull"}, rule: "repo-config"},
+		{name: "files sent along as cookies and certificates", config: "[http]\ncookieFile=" + out + "/secret\nsslCert=" + out + "/secret\nsslKey=" + out + "/secret", lines: []string{"lfs pull", "checkout -f"}, rule: "repo-config"},
+		{name: "a header, a proxy and no TLS", config: "[http]\nextraHeader=X: y\nproxy=" + other.URL + "\nsslVerify=false", lines: []string{"lfs pull"}, rule: "repo-config"},
+		{name: "programs that ask and connect", config: "[core]\naskPass=" + evil + "\nsshCommand=" + evil + "\ngitProxy=" + evil + "\nfsmonitor=" + evil, prepare: func(dir string) { os.RemoveAll(dir + "/.git/lfs") }, lines: []string{"lfs pull", "status", "checkout -f"}, rule: "repo-config"},
+		{name: "objects of another folder", prepare: func(dir string) {
+			os.RemoveAll(dir + "/.git/lfs")
+			p.write("case/.git/objects/info/alternates", elsewhereObjects+"/objects\n")
+		}, lines: []string{"checkout -f", "lfs pull"}, rule: "repo-config"},
+		{name: "a pipe for an object", prepare: func(dir string) {
+			os.Remove(dir + "/" + object)
+			syscall.Mkfifo(dir+"/"+object, 0o600)
+		}, lines: []string{"checkout -f", "lfs checkout", "status"}},
+		{name: "a pipe for a folder of objects", prepare: func(dir string) {
+			os.RemoveAll(dir + "/.git/lfs/objects")
+			syscall.Mkfifo(dir+"/.git/lfs/objects", 0o600)
+		}, lines: []string{"checkout -f", "lfs pull", "status"}},
+		{name: "a pipe for .lfsconfig", prepare: func(dir string) { syscall.Mkfifo(dir+"/.lfsconfig", 0o600) }, lines: []string{"lfs pull", "lfs env", "status"}, waits: true},
+		{name: "a link for .lfsconfig", prepare: func(dir string) { os.Symlink(out+"/secret", dir+"/.lfsconfig") }, lines: []string{"lfs env", "lfs pull"}},
+		{name: "a server that asks for another request", config: "[lfs \"transfer\"]\nmaxretries=1", twist: func(a map[string]any) {
+			a["header"] = map[string]string{"Host": "127.0.0.1:1", "X-HTTP-Method-Override": "DELETE", "Authorization": "Basic eDp5"}
+		}, prepare: func(dir string) { os.RemoveAll(dir + "/.git/lfs") }, lines: []string{"lfs pull"}},
+		{name: "a server that leads to this host", config: "[lfs \"transfer\"]\nmaxretries=1", twist: func(a map[string]any) { a["href"] = "https://169.254.169.254/latest" }, prepare: func(dir string) { os.RemoveAll(dir + "/.git/lfs") }, lines: []string{"lfs pull"}},
 		{name: "a server that leads to another", config: "[lfs \"transfer\"]\nmaxretries=1", twist: func(a map[string]any) { a["href"] = other.URL + "/store" }, prepare: func(dir string) { os.RemoveAll(dir + "/.git/lfs") }, lines: []string{"lfs pull"}},
 		{name: "a server that leads to a file", config: "[lfs \"transfer\"]\nmaxretries=1", twist: func(a map[string]any) { a["href"] = "file://" + out + "/secret" }, prepare: func(dir string) { os.RemoveAll(dir + "/.git/lfs") }, lines: []string{"lfs pull"}},
 		{name: "a server that has no TLS", config: "[lfs \"transfer\"]\nmaxretries=1", twist: func(a map[string]any) { a["href"] = strings.Replace(a["href"].(string), "https:", "http:", 1) }, prepare: func(dir string) { os.RemoveAll(dir + "/.git/lfs") }, lines: []string{"lfs pull"}},
@@ -451,6 +493,10 @@ func TestHostileLFS(t *testing.T) {
 			p.server.twist = tt.twist
 			defer func() { p.server.twist = nil }()
 			visits := visited
+			if p.limit = 0; tt.waits {
+				p.limit = 2 * time.Second
+				defer func() { p.limit = 0 }()
+			}
 			for i, line := range tt.lines {
 				said, res := p.call("git", "case", line)
 				if res.Err != nil {
@@ -463,7 +509,7 @@ func TestHostileLFS(t *testing.T) {
 					t.Errorf("git %s shows %s", line, said)
 				}
 			}
-			if b, err := os.ReadFile(dir + "/a.bin"); err == nil && strings.Contains(string(b), "TOPSECRET") {
+			if b, err := os.ReadFile(dir + "/a.bin"); err == nil && strings.Contains(string(b), "TOPSEC") {
 				t.Error("what lies outside was checked out")
 			}
 			if fileExists(p.roots+"/marker") || fileExists(out+"/marker") {
@@ -480,5 +526,39 @@ func TestHostileLFS(t *testing.T) {
 	}
 	if sent := elsewhere.all(); len(sent) > 0 {
 		t.Errorf("another server was sent %q", sent)
+	}
+}
+
+// TestLFSShim: native code in the place of git gets nothing by the programs through which
+// git starts git-lfs: they are git-lfs, whatever they are called, and nobody changes them.
+func TestLFSShim(t *testing.T) {
+	p := newLFSPlace(t)
+	lfs := lfsPath(t)
+	p.Tool(t, "native", map[string]any{
+		"binary": "/usr/bin/perl", "mutating": true, "stdin": false, "timeout": 60, "capabilities": map[string]any{"exec": []string{lfs, "/usr/bin/true"}},
+	}, nil)
+	p.write("evil.sh", "#!/bin/sh\n: > "+p.roots+"/marker\n")
+	if err := os.Chmod(p.roots+"/evil.sh", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct{ script, want string }{
+		"other names and arguments": {`for my $args (['toold', 'supervise-processes'], ['toold-ssh', 'x'], ['/x/callbacks-1/editor'], ['toold-callback'], ['toold-lfs', 'install'], ['']) { my $pid = open(my $o, '-|'); if (!$pid) { open STDERR, '>&', \*STDOUT; close STDIN; exec { "$F/toold-lfs" } @$args; print "not executed"; exit 1 } local $/; my $said = readline $o; close $o; print $said =~ /toold|not executed/ ? "bad: $said\n" : "git-lfs\n" }`,
+			strings.Repeat("git-lfs\n", 6)},
+		"as the hook": {`my $pid = open(my $o, '-|'); if (!$pid) { open STDERR, '>&', \*STDOUT; exec { "$F/pre-push" } 'x/pre-push' } local $/; my $said = readline $o; print $said =~ /This should be run through Git's pre-push hook/ ? "git-lfs pre-push\n" : "bad: $said"`,
+			"git-lfs pre-push\n"},
+		"a git-lfs of its own beside it": {`my $d = "$ENV{HOME}/f"; mkdir $d; symlink "$R/evil.sh", "$d/git-lfs"; my $n = 0; $n++ if link "$F/toold-lfs", "$d/toold-lfs"; symlink "$F/toold-lfs", "$d/pre-push"; open(my $i, '<', "$F/toold-lfs"); local $/; open(my $o, '>', "$d/copy"); print {$o} readline($i); close $o; chmod 0755, "$d/copy";
+			for my $f ('git-lfs', 'toold-lfs', 'pre-push', 'copy') { print system({ "$d/$f" } $f) == -1 ? "refused\n" : "ran $f\n" } $ENV{PATH} = $d; print system({ 'git-lfs' } 'git-lfs', 'version') == 0 ? "ran\n" : "refused\n"`,
+			strings.Repeat("refused\n", 5)},
+		"another in its place": {`my $done = 0; for my $f ('git-lfs', 'toold-lfs', 'pre-push', '.', '..') { my $n = "$F/$f"; $done++ if rename $n, "$n.x"; $done++ if unlink $n; $done++ if rename "$R/evil.sh", $n; $done++ if open(my $o, '>>', $n); $done++ if chmod 0777, $n; $done++ if symlink "$R/evil.sh", "$n.y"; $done++ if utime 0, 0, $n } print "done: $done\n"`,
+			"done: 0\n"},
+	} {
+		var out bytes.Buffer
+		res, err := client.Stream(t.Context(), p.Socket, &wire.Call{Tool: "native", Cwd: p.roots, Stream: true, Args: []string{"-e", `use strict; our ($F) = split /:/, $ENV{PATH}; our $R = $ARGV[0]; ` + tt.script, p.roots}}, wire.Local{Stdout: &out, Stderr: io.Discard})
+		if err != nil || res.Err != nil || out.String() != tt.want {
+			t.Errorf("%s: %v, %+v: %s", name, err, res, out.String())
+		}
+		if fileExists(p.roots + "/marker") {
+			t.Errorf("%s: another program ran", name)
+		}
 	}
 }
