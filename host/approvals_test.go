@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/adminapi"
+	"github.com/toold/toold/host/approval"
 	"github.com/toold/toold/host/audit"
 	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/config"
@@ -521,6 +522,39 @@ func TestApprovalOfJobs(t *testing.T) {
 
 // Who may not decide cannot: the asker, others, callers that are bound to a session
 // of the asker, modules, tokens that may only read.
+// One identity, by however many sessions, has so many requests open and no more; what it
+// asks beyond is refused with what to do, and others are kept from nothing.
+func TestApprovalsOfOneIdentity(t *testing.T) {
+	t.Parallel()
+	d0, _, token := boundDaemon(t)
+	d := &asking{d0, t}
+	d.Tool(t, "ledger", M{"binary": "/bin/sh", "mutating": true, "capabilities": M{"exec": []string{"/usr/bin", "/bin"}}}, map[string]string{"restricted.wasm": hosttest.Guest(t, policyPkg)})
+	mallory := party{t, d.Socket, token(nil)}
+	ask := func(line, token, session string) *wire.Call {
+		c := d.write(line, abi.Approval{})
+		c.Token, c.Session = token, session
+		return c
+	}
+	for n := range approval.MaxOpenOf {
+		id := ""
+		if n%2 == 1 {
+			id = mallory.data("id", "mutate", M{"op": "create"})
+		}
+		d.refused(ask(fmt.Sprint("line ", n), mallory.token, id), fault.ApprovalRequired)
+	}
+	bound := mallory.data("id", "mutate", M{"op": "create"})
+	bind(t, d0, bound)
+	for name, token := range map[string]string{"another session": mallory.token, "a token of its own": token(M{"jti": "x"}), "one bound to a session": token(M{"toold_session": bound})} {
+		d.refused(ask(name, token, ""), fault.Overloaded, fmt.Sprint(approval.MaxOpenOf, " of this identity"), "have them decided, or wait until they expire")
+	}
+	one := d.open()[0]
+	d.refused(ask("of another", token(M{"sub": "bob"}), ""), fault.ApprovalRequired)
+	if _, err := d.operator().Decide(t.Context(), one.ID, false, "no"); err != nil {
+		t.Fatal(err)
+	}
+	d.refused(ask("after one was decided", mallory.token, ""), fault.ApprovalRequired)
+}
+
 func TestApprovalRights(t *testing.T) {
 	t.Parallel()
 	d0, further, token := boundDaemon(t)

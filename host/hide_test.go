@@ -272,3 +272,41 @@ func TestProgramsAreJournaled(t *testing.T) {
 		t.Errorf("the log does not tell: %s", log)
 	}
 }
+
+// TestHomeIsMended: whatever a tool makes of its HOME, the next call of the same identity
+// has one that can be used, with what is kept there; nobody else's is touched.
+func TestHomeIsMended(t *testing.T) {
+	d := hosttest.Start(t, config.Config{})
+	d.Tool(t, "sh", M{"binary": "/bin/sh", "mutating": true, "capabilities": M{"exec": []string{"/usr/bin", "/bin"}}}, nil)
+	sh := func(script string) *answer {
+		return ask(t, d.Socket, M{"tool": "sh", "cwd": d.Root, "args": []string{"-c", script}})
+	}
+	outside, other := filepath.Join(d.Root, "outside"), filepath.Join(d.Config.State, "home", "sh", "another")
+	if err := os.WriteFile(outside, []byte("x"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(other, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	for _, script := range []string{
+		`chmod 0 "$HOME"`, `chmod 0 "$HOME/tmp"`, `chmod 0 "$HOME/tmp" "$HOME"`, `chmod 0500 "$HOME"`, `rmdir "$HOME/tmp"`,
+		`rmdir "$HOME/tmp" && echo > "$HOME/tmp"`, `rmdir "$HOME/tmp" && mkfifo "$HOME/tmp"`, `rmdir "$HOME/tmp" && ln -s /nothing "$HOME/tmp"`,
+		`rmdir "$HOME/tmp" && ln -s "` + outside + `" "$HOME/tmp"`, `rmdir "$HOME/tmp" && ln -s "` + other + `" "$HOME/tmp" && chmod 0 "$HOME"`,
+		`rmdir "$HOME/tmp" && ln -s . "$HOME/tmp"`, `mv "$HOME" "$HOME.x" 2>/dev/null; rmdir "$HOME" 2>/dev/null; true`,
+	} {
+		if a := sh("echo kept > \"$HOME/kept\"; rm -rf \"$TMPDIR/x\"; " + script); a.ExitCode != 0 {
+			t.Errorf("%s: %s", script, a.raw)
+		}
+		if a := sh(`cat "$HOME/kept" && echo > "$HOME/new" && rm "$HOME/new" && echo > "$TMPDIR/x" && rm "$TMPDIR/x" && test ! -L "$TMPDIR" && echo good`); a.Stdout != "kept\ngood\n" {
+			t.Errorf("after %s: %s", script, a.raw)
+		}
+	}
+	for path, want := range map[string]os.FileMode{outside: 0o640, other: 0o750 | os.ModeDir} {
+		if fi, err := os.Lstat(path); err != nil || fi.Mode() != want {
+			t.Errorf("%s: %v, %v", path, fi, err)
+		}
+	}
+	if _, err := os.Lstat(other + "/tmp"); err == nil {
+		t.Error("another's home has a folder")
+	}
+}

@@ -993,3 +993,38 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// What is wrong with a store as it is opened is said, whether its opener has a log or not.
+func TestOpenSays(t *testing.T) {
+	before := slog.Default()
+	defer slog.SetDefault(before)
+	for _, own := range []bool{false, true} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, fileName), []byte("nothing of ours\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var said, other bytes.Buffer
+		c := Config{Dir: dir}
+		slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil)))
+		if own {
+			slog.SetDefault(slog.New(slog.NewTextHandler(&other, nil)))
+			c.Logger = slog.New(slog.NewTextHandler(&said, nil))
+		}
+		s, err := Open(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		if got := said.String(); !strings.Contains(got, "what was approved is asked for again") || !strings.Contains(got, filepath.Join(dir, fileName+".damaged")) || other.Len() > 0 {
+			t.Errorf("a log of its own: %v: %q, %q", own, got, other.String())
+		}
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(Config{Dir: file})
+	if s != nil || err == nil || !strings.HasPrefix(err.Error(), "open the store of approvals in "+file+": ") || !strings.Contains(err.Error(), "; check the folder, or move it away") {
+		t.Errorf("%v, %v", s, err)
+	}
+}

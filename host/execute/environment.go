@@ -1,6 +1,8 @@
 package execute
 
 import (
+	"errors"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -100,11 +102,14 @@ func environ(env map[string]string) []string {
 }
 
 // makeHome makes the HOME of one identity for one tool, so that identities share no
-// configuration, caches or credentials.
+// configuration, caches or credentials. What an earlier call made of it that no other
+// could use, it mends.
 func makeHome(state string, p *call.Pinned) (string, error) {
 	home := filepath.Join(state, "home", p.Tool.Name, p.Caller.ID)
-	if err := os.MkdirAll(filepath.Join(home, "tmp"), 0o700); err != nil {
-		return "", fault.Errorf(fault.Internal, "make a HOME for the call: %w; see the daemon's state folder", err)
+	if !usable(os.Lstat(home)) || !usable(os.Lstat(filepath.Join(home, "tmp"))) {
+		if err := mendHome(home); err != nil {
+			return "", fault.Errorf(fault.Internal, "make a HOME for the call: %w; remove %s, which holds nothing but what this tool keeps for this caller", err, home)
+		}
 	}
 	if u := p.Tool.User; u != nil {
 		for _, dir := range []string{home, filepath.Join(home, "tmp")} {
@@ -114,4 +119,31 @@ func makeHome(state string, p *call.Pinned) (string, error) {
 		}
 	}
 	return home, nil
+}
+
+// usable reports whether what os.Lstat found is a folder that is open to its owner.
+func usable(fi os.FileInfo, err error) bool {
+	return err == nil && fi.IsDir() && fi.Mode()&0o700 == 0o700
+}
+
+// mendHome makes home and its tmp folders that are open to their owner. A tool of the
+// same identity may change what is in home meanwhile, and only that is changed here.
+func mendHome(home string) error {
+	if err := errors.Join(os.MkdirAll(home, 0o700), os.Chmod(home, 0o700)); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(home)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if fi, err := root.Lstat("tmp"); err == nil && !fi.IsDir() {
+		if err := root.Remove("tmp"); err != nil {
+			return err
+		}
+	}
+	if err := root.Mkdir("tmp", 0o700); !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return root.Chmod("tmp", 0o700)
 }
