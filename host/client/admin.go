@@ -199,6 +199,3 @@ func (a *Admin) do(ctx context.Context, method, path string, in io.Reader, into 
 	}
 	return nil
 }
-
-// errCutOff is the error for a stream that ended without its response.
-var errCutOff = errors.New("the daemon ended the stream without an answer; watch again after the last cursor")

@@ -238,6 +238,7 @@ func (k *vault) hidden(p *call.Pinned) [][]byte {
 	return values(secrets)
 }
 
+// secretValue returns the value of s for caller: an operator's variable, a file or a claim of the token.
 func (k *vault) secretValue(caller identity.Caller, s tools.Secret) (string, error) {
 	kind, name, _ := strings.Cut(s.From, ":")
 	switch kind {

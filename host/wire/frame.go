@@ -8,8 +8,8 @@ import (
 	"github.com/toold/toold/host/fault"
 )
 
-// MaxFrame is the largest JSON of a frame, in bytes, in both directions.
-const MaxFrame = 65536
+// MaxFrame is the largest JSON of a frame, in bytes, in both directions: 64 KiB.
+const MaxFrame = 64 << 10
 
 // MaxChunk is how many bytes of a stream one stdin, stdout or stderr frame holds;
 // in base64 they fit in MaxFrame.
