@@ -238,7 +238,8 @@ func (k *vault) hidden(p *call.Pinned) [][]byte {
 	return values(secrets)
 }
 
-// secretValue returns the value of s for caller: an operator's variable, a file or a claim of the token.
+// secretValue returns the value of s for caller: an operator's variable, the text of a file, a claim of the token, or
+// the name of a key that an agent holds.
 func (k *vault) secretValue(caller identity.Caller, s tools.Secret) (string, error) {
 	kind, name, _ := strings.Cut(s.From, ":")
 	switch kind {
