@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -507,6 +508,48 @@ func BenchmarkResident(b *testing.B) {
 	b.ReportMetric(float64(mine)/n/1024, "KiB/this")
 	b.ReportMetric(float64(other)/n/1024, "KiB/that")
 	b.ReportMetric(float64(other)/float64(mine), "times-smaller(aim>20)")
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkResidentC reports what a further live instance of a module in C takes: of the
+// process, of Go's heap, of its stack and of its memory.
+func BenchmarkResidentC(b *testing.B) {
+	const n = 999
+	m := load(b, newEngine(b), Spec{Wasm: cGuest(b)})
+	one := func() *instance {
+		i, err := m.take(context.Background(), "")
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := i.call(context.Background(), &Invocation{Export: "check", Input: policyInput}); err != nil {
+			b.Fatal(err)
+		}
+		i.restoreState()
+		i.end()
+		return i
+	}
+	all := []*instance{one()}
+	var was, is runtime.MemStats
+	debug.FreeOSMemory()
+	before := resident(b)
+	runtime.ReadMemStats(&was)
+	for range n {
+		all = append(all, one())
+	}
+	debug.FreeOSMemory()
+	after := resident(b)
+	runtime.ReadMemStats(&is)
+	var stacks, memories int64
+	for _, i := range all {
+		stacks += residentOf(b, i.stack.buf)
+		for _, p := range i.parts() {
+			memories += residentOf(b, p.mem.buf)
+		}
+		i.close()
+	}
+	for unit, bytes := range map[string]int64{"KiB": after - before, "KiB-heap": int64(is.HeapAlloc - was.HeapAlloc), "KiB-stack": stacks, "KiB-memory": memories} {
+		b.ReportMetric(float64(bytes)/n/1024, unit)
+	}
 	b.ReportMetric(0, "ns/op")
 }
 

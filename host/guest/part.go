@@ -2,6 +2,7 @@ package guest
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"maps"
@@ -215,7 +216,7 @@ func (in *instance) make(p *part, of *program, from *state) error {
 		}
 		return m.imports[name]
 	})
-	mod, err := m.instantiateModule(ctx, of.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions())
+	mod, err := m.instantiateModule(ctx, of.compiled, anonymous)
 	if err != nil {
 		if p.mem != nil && p.mem.overloaded {
 			return m.overloaded()
@@ -227,6 +228,11 @@ func (in *instance) make(p *part, of *program, from *state) error {
 	p.dirty = mod.ExportedGlobal(wasm.ExportDirty).(api.MutableGlobal)
 	return nil
 }
+
+// anonymous is the configuration of every instance. No guest is given the source of
+// randomness, which is one of wazero's own WASI: without one, wazero makes a source for
+// each instance, of 5 KiB.
+var anonymous = wazero.NewModuleConfig().WithName("").WithStartFunctions().WithRandSource(rand.Reader)
 
 // memorySize returns the total bytes of the memories of all parts.
 func (in *instance) memorySize() uint64 {
