@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/experimental"
+	"golang.org/x/sys/unix"
 
 	"github.com/toold/toold/host/guest/wasm"
 	"github.com/toold/toold/host/regular"
@@ -90,6 +92,12 @@ func Compile() int {
 	var most budget
 	_, err := fmt.Sscanf(os.Getenv(compilingVariable), "%d %d", &most.cpu, &most.memory)
 	if err == nil {
+		reached := make(chan os.Signal, 1)
+		signal.Notify(reached, unix.SIGXCPU)
+		go func() {
+			<-reached
+			os.Exit(outOfTime)
+		}()
 		err = limitCompiler(most)
 	}
 	var module []byte
@@ -252,12 +260,21 @@ type tooMuch struct {
 
 func (e *tooMuch) Error() string { return e.text }
 
-// exceeded returns the error of a compiler that was ended, which had used CPU time and
-// said text. late: it was ended at most.time.
-func (most budget) exceeded(used time.Duration, late bool, text string) error {
+// outOfTime is the exit code of a compiler that has reached its limit of CPU time. What
+// it has used is no measure of that: on a busy machine the kernel's count for limits, of
+// clock ticks, and the one that it reports differ by much.
+const outOfTime = 3
+
+// killedAfter is for how many seconds of CPU time more the kernel lets a compiler end
+// itself.
+const killedAfter = 5
+
+// exceeded returns the error of a compiler that ended with code and said text, and had
+// used CPU time. late: it was ended at most.time.
+func (most budget) exceeded(code int, used time.Duration, late bool, text string) error {
 	e := &tooMuch{kind: TooMuchToCompile, remedy: "make its functions smaller"}
 	switch {
-	case used >= most.cpu.Truncate(time.Second)-50*time.Millisecond: // RLIMIT_CPU has whole seconds
+	case code == outOfTime:
 		e.text = fmt.Sprintf("compiling it takes more than %v of CPU time", most.cpu)
 	case late:
 		e.kind, e.remedy = Starved, "it is tried again by itself; leave toold more of the processors"
@@ -391,7 +408,7 @@ func (e *Engine) compileApart(dir string, module []byte, most budget) error {
 		if ctx.Err() == nil && exit.ExitCode() == 1 && text != "" {
 			return errors.New(text + "; build it again for wasip1 or wasm32")
 		}
-		return most.exceeded(exit.UserTime()+exit.SystemTime(), ctx.Err() != nil, strings.TrimSuffix(fmt.Sprintf("%v: %s", err, text), ": "))
+		return most.exceeded(exit.ExitCode(), exit.UserTime()+exit.SystemTime(), ctx.Err() != nil, strings.TrimSuffix(fmt.Sprintf("%v: %s", err, text), ": "))
 	}
 	return errorf(Internal, "", "", "start compiler: %w", err)
 }

@@ -13,15 +13,16 @@ func limitCompiler(most budget) error {
 	// A larger heap would cost more than collecting garbage twice as often.
 	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(most.memory * 3 / 4)
+	cpu := uint64(most.cpu.Seconds())
 	for _, l := range []struct {
 		what  int
-		value uint64
+		limit unix.Rlimit
 	}{
-		{unix.RLIMIT_DATA, uint64(most.memory)},
-		{unix.RLIMIT_CPU, uint64(most.cpu.Seconds())},
-		{unix.RLIMIT_CORE, 0},
+		{unix.RLIMIT_DATA, unix.Rlimit{Cur: uint64(most.memory), Max: uint64(most.memory)}},
+		{unix.RLIMIT_CPU, unix.Rlimit{Cur: cpu, Max: cpu + killedAfter}},
+		{unix.RLIMIT_CORE, unix.Rlimit{}},
 	} {
-		if err := unix.Setrlimit(l.what, &unix.Rlimit{Cur: l.value, Max: l.value}); err != nil {
+		if err := unix.Setrlimit(l.what, &l.limit); err != nil {
 			return err
 		}
 	}

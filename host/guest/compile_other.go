@@ -15,7 +15,7 @@ func limitCompiler(most budget) error {
 	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(most.memory * 3 / 4)
 	cpu := uint64(most.cpu.Seconds())
-	return unix.Setrlimit(unix.RLIMIT_CPU, &unix.Rlimit{Cur: cpu, Max: cpu})
+	return unix.Setrlimit(unix.RLIMIT_CPU, &unix.Rlimit{Cur: cpu, Max: cpu + killedAfter})
 }
 
 func endWithParent(*exec.Cmd) {}

@@ -306,7 +306,7 @@ func TestCompilerEndsLate(t *testing.T) {
 		script, want string
 	}{
 		"late":  {"'" + self + "' \"$@\" && rm \"$2/lines\" && kill -9 $$", ""},
-		"early": {"'" + self + "' \"$@\" > /dev/null && kill -9 $$", "compiling needed more than"},
+		"early": {"'" + self + "' \"$@\" > /dev/null && kill -9 $$", "compiling it takes more than"},
 		"liar":  {"echo compiled", "it left 0 files"},
 	} {
 		t.Run(name, func(t *testing.T) {
