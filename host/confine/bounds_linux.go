@@ -58,7 +58,7 @@ func (s *Rulesets) Restrict(b *Bounds, m *Monitor, wire int) (scoped bool, step 
 		if !b.AnyLine {
 			g.lines = append([]string{}, Split(b.Lines)...)
 		}
-		m.user, m.wire = b.User, wire
+		m.user, m.wire, m.abi, m.ruleset = b.User, wire, b.ABI, ruleset.fd
 		m.grants.Store(&g) // last: who answers the run reads it first
 	}
 	// Asked, not only concluded: who ends the run relies on it with a kill(-1). In

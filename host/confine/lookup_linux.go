@@ -17,6 +17,8 @@ type found struct {
 	// exposed says that the way to it leads through a folder that the tool, or
 	// whoever else writes there, can change.
 	exposed bool
+	// proc says that the way leads through /proc, which has other files for others.
+	proc bool
 }
 
 func (p *found) close() { unix.Close(p.fd) }
@@ -59,6 +61,7 @@ func (g *grants) lookup(tid, dir int, path string) (*found, error) {
 		}
 		p.exposed = p.exposed || g.canWrite(p.path)
 		inProc := p.inProc()
+		p.proc = p.proc || inProc
 		if inProc && p.path == "/proc" && (name == "self" || name == "thread-self") {
 			// To this process they are itself.
 			name = strconv.Itoa(tid)

@@ -107,7 +107,7 @@ func (m *Monitor) serve() {
 		a, over := seccomp.GoOn(), false
 		if int(n.TID) == m.owner {
 			over = n.NR == unix.SYS_SETPRIORITY
-		} else if n.NR == unix.SYS_CONNECT || n.NR == unix.SYS_LISTEN {
+		} else if n.NR == unix.SYS_CONNECT || n.NR == unix.SYS_LISTEN || n.NR == unix.SYS_BIND {
 			// Others are not to wait for a host far away.
 			if m.waiting.Add(1) <= maxAsking {
 				m.asking.Go(func() {

@@ -2,6 +2,8 @@ package confine
 
 import (
 	"encoding/binary"
+	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"unsafe"
@@ -15,7 +17,7 @@ import (
 // maxSockaddr is the longest address of a socket that the kernel takes.
 const maxSockaddr = 128
 
-// network answers connect and listen of the run r. A call never goes on:
+// network answers connect, listen and bind of the run r. A call never goes on:
 // the kernel would read the address again, and look the descriptor up again, when
 // another thread may have changed both. The socket is taken out of the caller,
 // which may do with its descriptors what it likes from then on, the address is
@@ -59,6 +61,9 @@ func (r *run) network(n *seccomp.Call) seccomp.Answer {
 		return seccomp.Fail(err)
 	}
 	// From here on nothing is read of the caller: it was this one.
+	if n.NR == unix.SYS_BIND {
+		return r.bind(n, sock, domain, address)
+	}
 	if domain == unix.AF_UNIX {
 		return r.connectUnix(n, sock, address)
 	}
@@ -105,4 +110,87 @@ func (r *run) connectUnix(n *seccomp.Call, sock int, address []byte) seccomp.Ans
 	return seccomp.Fail(r.asCaller(sock, func() error {
 		return unix.Connect(sock, &unix.SockaddrUnix{Name: "/proc/self/fd/" + strconv.Itoa(p.fd)})
 	}))
+}
+
+// bind gives sock the name of a file, as the caller would: on a thread that stands
+// where the caller does and is confined as it is. An abstract name would be taken from who
+// else on this host looks for it or has it, also without listening; an address without one
+// has the kernel choose such a name. TCP is not for servers.
+func (r *run) bind(n *seccomp.Call, sock, domain int, address []byte) seccomp.Answer {
+	if domain != unix.AF_UNIX {
+		return seccomp.Fail(unix.EACCES)
+	}
+	if len(address) < 2 || binary.NativeEndian.Uint16(address) != unix.AF_UNIX {
+		return seccomp.Fail(unix.EINVAL)
+	}
+	if len(address) == 2 || address[2] == 0 {
+		return seccomp.Fail(unix.EACCES)
+	}
+	tid := int(n.TID)
+	// The thread below finds the same where /proc is not on the way: there it would learn
+	// for the caller what is in folders of this process.
+	name, _, _ := strings.Cut(string(address[2:]), "\x00")
+	in, err := r.grants.Load().lookup(tid, unix.AT_FDCWD, name[:strings.LastIndexByte(name, '/')+1])
+	if err != nil {
+		return seccomp.Fail(err)
+	}
+	in.close()
+	if in.proc {
+		return seccomp.Fail(unix.EACCES)
+	}
+	dir, err := unix.Open(folderOf(tid, unix.AT_FDCWD), unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return seccomp.Fail(unix.EACCES)
+	}
+	defer unix.Close(dir)
+	status, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/status")
+	_, rest, _ := strings.Cut(string(status), "\nUmask:")
+	text, _, _ := strings.Cut(rest, "\n")
+	umask, bad := strconv.ParseUint(strings.TrimSpace(text), 8, 16)
+	if err != nil || bad != nil || !r.listener.Valid(n) {
+		return seccomp.Fail(unix.EINTR)
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with this
+		err := unix.Unshare(unix.CLONE_FS)
+		if err == nil {
+			unix.Umask(int(umask))
+			err = unix.Fchdir(dir)
+		}
+		if err == nil {
+			err = r.restrictSelf()
+		}
+		if err == nil {
+			if _, _, errno := unix.Syscall(unix.SYS_BIND, uintptr(sock), uintptr(unsafe.Pointer(&address[0])), uintptr(len(address))); errno != 0 {
+				err = errno
+			}
+		}
+		done <- err
+	}()
+	return seccomp.Fail(<-done)
+}
+
+// restrictSelf leaves the calling thread no more of files than the run has, for good.
+func (r *run) restrictSelf() error {
+	if err := r.become(); err != nil {
+		return err
+	}
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&head, &sets[0]); err != nil {
+		return err
+	}
+	if sets[1].Effective = 0; unix.Geteuid() == 0 {
+		sets[0].Effective &= kept
+	} else {
+		sets[0].Effective = 0
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	if _, _, err := restrictThread(r.abi, r.ruleset); err != nil {
+		return err
+	}
+	return unix.Capset(&head, &sets[0])
 }

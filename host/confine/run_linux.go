@@ -22,6 +22,8 @@ type run struct {
 	// run is; nil: this process's user. Both are set before the child is started.
 	wire int
 	user *UserID
+	// ruleset is that of the run, for version abi of Landlock. Both are set before grants.
+	abi, ruleset int
 	// over is closed when no process of the run is left to wait for an answer.
 	over chan struct{}
 	// log is what was executed and refused. A program is in it before it
@@ -57,6 +59,25 @@ func (l *programLog) refused(path, why string) {
 	}
 }
 
+// become makes the calling thread, and it alone, the user that the run is.
+func (r *run) become() error {
+	u := r.user
+	if u == nil {
+		return nil
+	}
+	// Not of the process, as package syscall does it.
+	for _, set := range [][4]uintptr{
+		{unix.SYS_SETGROUPS, 0, 0, 0},
+		{unix.SYS_SETRESGID, uintptr(u.GID), uintptr(u.GID), uintptr(u.GID)},
+		{unix.SYS_SETRESUID, uintptr(u.UID), uintptr(u.UID), uintptr(u.UID)},
+	} {
+		if _, _, errno := unix.RawSyscall(set[0], set[1], set[2], set[3]); errno != 0 {
+			return errno
+		}
+	}
+	return nil
+}
+
 // asCaller does f, which makes one system call on sock, as the user that the run
 // is, since what a Unix socket is told of its other side is who connects or
 // listens. f may wait, where too many wait for the other side already; it does not
@@ -72,17 +93,9 @@ func (r *run) asCaller(sock int, f func() error) error {
 			return
 		}
 		// The thread ends with f: it is never unlocked.
-		u := r.user
-		// Of this thread alone, and not of the process as package syscall does it.
-		for _, set := range [][4]uintptr{
-			{unix.SYS_SETGROUPS, 0, 0, 0},
-			{unix.SYS_SETRESGID, uintptr(u.GID), uintptr(u.GID), uintptr(u.GID)},
-			{unix.SYS_SETRESUID, uintptr(u.UID), uintptr(u.UID), uintptr(u.UID)},
-		} {
-			if _, _, errno := unix.RawSyscall(set[0], set[1], set[2], set[3]); errno != 0 {
-				done <- errno
-				return
-			}
+		if err := r.become(); err != nil {
+			done <- err
+			return
 		}
 		done <- f()
 	}()

@@ -88,6 +88,32 @@ func TestAbstractServer(t *testing.T) {
 	}
 }
 
+// A run gives its sockets the names of files that it may write, as without a supervisor,
+// and no abstract ones, whatever it changes meanwhile.
+func TestBinding(t *testing.T) {
+	for most, r := range levels(t) {
+		if !r.Confinement().Filter {
+			continue
+		}
+		dir := t.TempDir()
+		must(t, os.Mkdir(dir+"/in", 0o755))
+		must(t, os.Mkdir(dir+"/out", 0o777))
+		must(t, os.Symlink("/proc/self/cwd", dir+"/in/self"))
+		for _, tt := range []struct{ name, want string }{
+			{"@toold-test-" + newMark(), "EACCES"}, {"", "EACCES"},
+			{"file", "file 750 <nil>"}, {dir + "/in/absolute", dir + "/in/absolute 750 <nil>"}, {"./@at", "./@at 750 <nil>"},
+			{"file", "EADDRINUSE"}, {"../out/file", "EACCES"}, {dir + "/out/file", "EACCES"}, {"nothing/file", "ENOENT"}, {"/proc/self/cwd/etc", "EACCES"}, {"self/etc", "EACCES"},
+		} {
+			if got := say(t, r, probing(t, dir+"/in", "bind-unix", tt.name)); got != tt.want {
+				t.Errorf("%v, %q: %s, want %s", most, tt.name, got, tt.want)
+			}
+		}
+		if got := say(t, r, probing(t, dir+"/in", "bind-race")); got != "ok" {
+			t.Errorf("%v: %s", most, got)
+		}
+	}
+}
+
 // However much a run has its supervisor read, the supervisor's memory is bounded.
 func TestMemoryOfASupervisor(t *testing.T) {
 	r := newRunner(t, process.Config{Ready: 1})

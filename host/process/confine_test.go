@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -157,6 +158,49 @@ func probe(args []string) error {
 			return err
 		}
 		return unix.Listen(s, 1)
+	case "bind-unix": // as listen-unix, with a umask of 027; "" has the kernel choose
+		unix.Umask(0o027)
+		s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		if arg(1) == "" {
+			return raw(unix.SYS_BIND, uintptr(s), uintptr(unsafe.Pointer(&unix.RawSockaddrUnix{Family: unix.AF_UNIX})), 2)
+		}
+		if err := unix.Bind(s, &unix.SockaddrUnix{Name: arg(1)}); err != nil {
+			return err
+		}
+		name, err := unix.Getsockname(s)
+		var st unix.Stat_t
+		if err == nil {
+			err = unix.Lstat(arg(1), &st)
+		}
+		return fmt.Errorf("%s %o %v", name.(*unix.SockaddrUnix).Name, st.Mode&0o777, err)
+	case "bind-race": // one thread makes the name abstract while another binds
+		var over atomic.Bool
+		address := &unix.RawSockaddrUnix{Family: unix.AF_UNIX, Path: [108]int8{'x', 'y'}}
+		first := (*uint32)(unsafe.Pointer(&address.Path[0])) // nobody's lock holds the kernel up
+		path, abstract := *first, *first&^0xff
+		go func() {
+			for !over.Load() {
+				atomic.StoreUint32(first, abstract)
+				atomic.StoreUint32(first, path)
+			}
+		}()
+		defer over.Store(true)
+		for range 2000 {
+			s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				return err
+			}
+			raw(unix.SYS_BIND, uintptr(s), uintptr(unsafe.Pointer(address)), 5)
+			if name, err := unix.Getsockname(s); err != nil || strings.HasPrefix(name.(*unix.SockaddrUnix).Name, "@y") { // "@" is of one without a name
+				return fmt.Errorf("bound to %v, %w", name, err)
+			}
+			unix.Close(s)
+			unix.Unlink("xy")
+		}
+		return nil
 	case "exec":
 		return unix.Exec(arg(1), args[1:], nil)
 	case "calls":

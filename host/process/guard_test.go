@@ -819,7 +819,7 @@ func TestGuardsUnprivileged(t *testing.T) {
 	must(t, err)
 	must(t, os.WriteFile(dir+"/process.test", program, 0o755)) // the folder of go test is closed to others
 	for _, name := range []string{"TestFilter", "TestAttributes", "TestExecute", "TestExecuteFromFolder", "TestShellLines", "TestLoadAsCode",
-		"TestNamespaces", "TestFoldersInHidden", "TestHiddenSocket", "TestMountsOfOthers", "TestOrphansOfASupervisor", "TestHide", "TestTimeout", "TestForkRacers",
+		"TestNamespaces", "TestFoldersInHidden", "TestHiddenSocket", "TestMountsOfOthers", "TestBinding", "TestOrphansOfASupervisor", "TestHide", "TestTimeout", "TestForkRacers",
 		"TestConnect", "TestNetworkAttacks", "TestNetworkNames"} {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.Command(dir+"/process.test", "-test.v", "-test.run", "^"+name+"$")

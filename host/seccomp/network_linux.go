@@ -30,6 +30,7 @@ func network() []rule {
 		{nr: unix.SYS_SOCKETPAIR, otherwise: noFamily, tests: []test{{arg: 0, op: equal, with: unix.AF_UNIX, then: refuse, but: streams}}},
 		{nr: unix.SYS_CONNECT, otherwise: notify},
 		{nr: unix.SYS_LISTEN, otherwise: notify},
+		{nr: unix.SYS_BIND, otherwise: notify},
 		// Connecting by sending.
 		{nr: unix.SYS_SENDTO, tests: []test{{arg: 3, op: anyBit, with: unix.MSG_FASTOPEN, then: refuse}}, otherwise: allow},
 		{nr: unix.SYS_SENDMSG, tests: []test{{arg: 2, op: anyBit, with: unix.MSG_FASTOPEN, then: refuse}}, otherwise: allow},
