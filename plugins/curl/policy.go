@@ -122,15 +122,18 @@ func (p *policy) rewrite(c *abi.Call) (args []string, stdin bool, method string,
 		return fail(err)
 	}
 	if line.Has("--version") || line.Has("--help") {
+		category := ""
 		for _, it := range line.Items {
-			if it.Name != "--version" && it.Name != "--help" {
+			if it.Flag == nil && category == "" && line.Has("--help") && !strings.ContainsFunc(it.Value, func(c rune) bool { return c < 'a' || c > 'z' }) {
+				category = it.Value
+			} else if it.Name != "--version" && it.Name != "--help" {
 				return fail(&argv.Refusal{Rule: "url.none", Reason: "--version and --help stand alone", Instead: "leave the rest out"})
 			}
 		}
 		if line.Has("--version") {
 			return []string{"-q", "--version"}, false, "GET", nil
 		}
-		return []string{"-q", "--help"}, false, "GET", nil
+		return append([]string{"-q", "--help"}, strings.Fields(category)...), false, "GET", nil
 	}
 
 	if line.Has("--insecure") && !p.insecure {

@@ -285,10 +285,19 @@ func TestRefused(t *testing.T) {
 			if !strings.Contains(d.Reason, tt.says) {
 				t.Errorf("reason %q does not name %q", d.Reason, tt.says)
 			}
-			if d.Instead == "" && d.Rule != "curl.flag.refused" && d.Rule != "curl.flag.value" {
+			if d.Instead == "" && d.Rule != "curl.flag.value" {
 				t.Errorf("no advice with %q", d.Reason)
 			}
 		})
+	}
+}
+
+// Every flag that is refused says what to do instead.
+func TestRefusedFlags(t *testing.T) {
+	for _, f := range grammar.All() {
+		if f.Refuse != "" && f.Instead == "" {
+			t.Errorf("%s %s, and then?", f.Names, f.Refuse)
+		}
 	}
 }
 
