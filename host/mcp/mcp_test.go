@@ -461,7 +461,7 @@ func TestNotMCP(t *testing.T) {
 	defer nc.Close()
 	in := bufio.NewReader(nc)
 	for _, tt := range []struct{ send, want string }{
-		{"no JSON", `"id":null,"error":{"code":-32700`},
+		{"\r\n \nno JSON", `"id":null,"error":{"code":-32700`},
 		{`[{"jsonrpc":"2.0","id":1,"method":"ping"}]`, "batches are not taken"},
 		{strings.Repeat(`{"a":`, 100_000), `"id":null,"error":{"code":-32700`},
 		{`{"jsonrpc":"2.0","id":5,"method":"ping","params":{"a":1,"a":2}}`, `"id":5,"error":{"code":-32700`},
@@ -481,5 +481,15 @@ func TestNotMCP(t *testing.T) {
 	}
 	if _, err := in.ReadByte(); err != io.EOF {
 		t.Errorf("after a caller that came late: %v, want the end", err)
+	}
+	// It would call as whoever it is without the token.
+	nc, err = net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	io.WriteString(nc, `{"jsonrpc":"2.0","method":"notifications/io.toold/caller","params":{"Token":"misspelled"}}`+"\n"+`{"jsonrpc":"2.0","id":1,"method":"ping"}`+"\n")
+	if all, err := io.ReadAll(nc); err != nil || !strings.Contains(string(all), "INVALID_ENVELOPE") || strings.Contains(string(all), "result") {
+		t.Errorf("a caller that cannot be read: %q, %v; want an error and the end", all, err)
 	}
 }

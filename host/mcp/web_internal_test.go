@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -20,6 +21,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/toold/toold/host/call"
+	"github.com/toold/toold/host/fault"
 	"github.com/toold/toold/host/wire"
 )
 
@@ -301,6 +303,10 @@ func TestWebSessionsAreBounded(t *testing.T) {
 		again := p.dial() // the first one was idle for too long
 		defer again.Close()
 		nc, in = again, bufio.NewReader(again)
+		open("alice")
+		if n := len(w.identities["alice"].sessions); n != 1 {
+			t.Errorf("%d sessions are remembered, and one is there", n)
+		}
 		for i := range maxIdentities + 50 {
 			go io.WriteString(nc, request(fmt.Sprint("user", i), modernCall, modernHeaders...))
 			res, err := http.ReadResponse(in, nil)
@@ -314,6 +320,118 @@ func TestWebSessionsAreBounded(t *testing.T) {
 		}
 	})
 }
+
+// What is in use makes no room: an identity whose sessions are all busy gets no further
+// one, until one of them is idle.
+func TestBusySessionsAreKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, p := serveWeb(t, brief)
+		send := func(text string) (net.Conn, *http.Response) {
+			nc := p.dial()
+			go io.WriteString(nc, text)
+			res, err := http.ReadResponse(bufio.NewReader(nc), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return nc, res
+		}
+		open := func() (status int, session string, retry string) {
+			nc, res := send(request("alice", initialize))
+			defer nc.Close()
+			io.Copy(io.Discard, res.Body)
+			return res.StatusCode, res.Header.Get(headerSession), res.Header.Get("Retry-After")
+		}
+		streams := map[string]net.Conn{}
+		var last string
+		for range maxSessions {
+			_, session, _ := open()
+			nc, res := send("GET /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer alice\r\nAccept: text/event-stream\r\nMcp-Protocol-Version: 2025-06-18\r\nMcp-Session-Id: " + session + "\r\n\r\n")
+			if res.StatusCode != 200 {
+				t.Fatal(res.Status)
+			}
+			defer nc.Close()
+			streams[session], last = nc, session
+		}
+		if status, _, retry := open(); status != 503 || retry == "" {
+			t.Errorf("a session too many: %d, Retry-After %q", status, retry)
+		}
+		streams[last].Close()
+		synctest.Wait()
+		time.Sleep(time.Second)
+		if status, _, _ := open(); status != 200 {
+			t.Errorf("a session in the place of one that is idle: %d", status)
+		}
+		synctest.Wait()
+		live := w.identities["alice"].sweep()
+		if live[last] != nil || len(live) != maxSessions {
+			t.Errorf("of %d sessions the idle one is there: %v", len(live), live[last] != nil)
+		}
+	})
+}
+
+// An identity that has requests or calls is not forgotten for a further one.
+func TestBusyIdentitiesAreKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, _ := serveWeb(t, brief)
+		enter := func(id string) *tenant {
+			a, refused := w.enter(id, "", false)
+			if refused != nil {
+				t.Fatal(refused)
+			}
+			return a
+		}
+		asks := enter("asks") // and waits for an answer, with no request open
+		asks.dialogs.states["state"] = &dialog{}
+		w.leave(asks, "")
+		idle := enter("idle")
+		all := []*tenant{idle}
+		for i := range maxIdentities - 2 {
+			all = append(all, enter(fmt.Sprint("user", i)))
+		}
+		if _, refused := w.enter("one more", "", false); refused == nil || refused.Code != fault.Overloaded {
+			t.Errorf("an identity too many: %v", refused)
+		}
+		time.Sleep(time.Second)
+		w.leave(idle, "")
+		all[0] = enter("one more")
+		synctest.Wait()
+		if w.identities["idle"] != nil || idle.left.Err() == nil {
+			t.Errorf("an identity in the place of another: that one has left: %v", idle.left.Err())
+		}
+		if w.identities["asks"] != asks || asks.left.Err() != nil || w.identities["user0"] != all[1] {
+			t.Error("an identity with a call was forgotten")
+		}
+		for _, a := range all {
+			w.leave(a, "")
+		}
+	})
+}
+
+// deadlines is an answer that notes until when the request is read.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	last time.Time
+}
+
+func (d *deadlines) SetReadDeadline(t time.Time) error { d.last = t; return nil }
+
+// The time that a body may take does not end the call that it makes.
+func TestDeadlineOfABodyIsItsOwn(t *testing.T) {
+	out := &deadlines{httptest.NewRecorder(), time.Unix(1, 0)}
+	r := httptest.NewRequest(http.MethodPost, Path, strings.NewReader(initialize))
+	r.Body = io.NopCloser(io.TeeReader(r.Body, writerFunc(func() {
+		if out.last.Before(time.Now()) {
+			t.Error("the body is read without a limit")
+		}
+	})))
+	if _, ok := readBody(out, r); !ok || !out.last.IsZero() {
+		t.Errorf("a body that was read: %v, and reading ends %v", ok, out.last)
+	}
+}
+
+type writerFunc func()
+
+func (f writerFunc) Write(p []byte) (int, error) { f(); return len(p), nil }
 
 // repeated reads as so many bytes.
 type repeated int

@@ -178,6 +178,9 @@ func TestWebAdmission(t *testing.T) {
 		if status != tt.want {
 			t.Errorf("%s: %d, want %d: %s", name, status, tt.want, body)
 		}
+		if strings.HasPrefix(header.Get("Content-Type"), "application/json") && !json.Valid([]byte(body)) || name == "a batch" && !strings.Contains(body, "batches are not taken") {
+			t.Errorf("%s: answered %s", name, body)
+		}
 		if tt.want == 401 && !strings.Contains(header.Get("WWW-Authenticate"), `resource_metadata="https://tools.example/.well-known/oauth-protected-resource/mcp"`) {
 			t.Errorf("%s: WWW-Authenticate is %q", name, header.Get("WWW-Authenticate"))
 		}

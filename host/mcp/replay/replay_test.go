@@ -52,10 +52,16 @@ func TestReplayAfter(t *testing.T) {
 		}
 	}
 	for _, of := range [][2]string{{"a", "two"}, {"b", "one"}, {"", ""}} {
+		e.Append(t.Context(), of[0], of[1], []byte("of a stream that is forgotten"))
+		said := 0
 		for _, err := range e.After(t.Context(), of[0], of[1], -1) {
+			said++
 			if !errors.Is(err, sdk.ErrEventsPurged) {
 				t.Errorf("%q: %v", of, err)
 			}
+		}
+		if said != 1 {
+			t.Errorf("%q: %d events and errors, want one error: a client would wait for what does not come", of, said)
 		}
 	}
 	for _, err := range e.After(t.Context(), "a", "one", math.MinInt) {
