@@ -33,7 +33,7 @@ func (r *requester) decide(ctx context.Context, as Caller, p *sdk.CallToolParams
 	return refused
 }
 
-// askUser is the result that has the user approve the call of res, or nil where that is
+// askUser returns the result that asks the user to approve the call of res; nil if that is
 // not for the caller, or the client cannot ask.
 func (r *requester) askUser(ctx context.Context, as Caller, q *sdk.CallToolRequest, res *wire.Result) *sdk.CallToolResult {
 	if res.Err == nil || res.Err.Code != fault.ApprovalRequired || q.Params.InputResponses != nil || !formsOf(q.ClientCapabilities()) {

@@ -30,7 +30,7 @@ const (
 	// tellInput asks the client: requests of the protocol by keys of the module's.
 	// What is read next by tool_recv are the answers, by the same keys, as one line.
 	tellInput = "io.toold/input"
-	// tellNeeds says which capabilities of the client the call cannot do without.
+	// tellNeeds names the capabilities of the client the call cannot do without.
 	tellNeeds = "io.toold/needs"
 	// tellLog is a message for the client's log.
 	tellLog = "io.toold/log"
@@ -49,7 +49,7 @@ const (
 	plainKey = "input"
 )
 
-// tells is the message to the client that progress is, if it is one.
+// tells returns the message to the client that progress is, if it is one.
 func tells(progress json.RawMessage) (kind string, message json.RawMessage) {
 	if !bytes.Contains(progress, []byte(`"io.toold/`)) {
 		return "", nil
@@ -66,7 +66,7 @@ func tells(progress json.RawMessage) (kind string, message json.RawMessage) {
 	return kind, message
 }
 
-// progress is wire.Streams.Progress of the call.
+// progress implements wire.Streams.Progress of the call.
 func (d *dialog) progress(data json.RawMessage) error {
 	to := d.listener()
 	kind, message := tells(data)
@@ -112,7 +112,7 @@ func (d *dialog) progress(data json.RawMessage) error {
 	return to.session.NotifyProgress(to.ctx, told)
 }
 
-// levels are those of messages for the client's log.
+// levels lists those of messages for the client's log.
 var levels = []sdk.LoggingLevel{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
 // log sends the client a message for its log, where it wants any of that level.
@@ -178,8 +178,8 @@ func (d *dialog) ask(message json.RawMessage) error {
 	return nil
 }
 
-// byTool is a text that a module has people read: they see whose it is, and what it
-// says and no more.
+// byTool returns a text of a module for people, with the name of the tool, and without
+// characters that are not seen or reorder a line.
 func (d *dialog) byTool(text string) string {
 	return "The tool " + strconv.Quote(d.tool) + " asks:\n" + strings.Map(func(r rune) rune {
 		if r != '\n' && !unicode.IsGraphic(r) || unicode.Is(unicode.Bidi_Control, r) {
@@ -189,7 +189,7 @@ func (d *dialog) byTool(text string) string {
 	}, text)
 }
 
-// need is the error of a call whose client lacks a capability.
+// need returns the error of a call whose client lacks a capability.
 func (d *dialog) need(needs *sdk.ClientCapabilities) error {
 	can := d.can
 	if can == nil {
@@ -223,7 +223,7 @@ func (d *dialog) need(needs *sdk.ClientCapabilities) error {
 	return fault.Errorf(fault.Denied, "denied by rule client: the client does not declare %s; use one that does", strings.Join(names, ", "))
 }
 
-// lacks is the error of a call that failed since its client lacks a capability; nil
+// lacks returns the error of a call that failed since its client lacks a capability; nil
 // where it did not.
 func (d *dialog) lacks(o call.Outcome) error {
 	d.mu.Lock()
@@ -234,7 +234,7 @@ func (d *dialog) lacks(o call.Outcome) error {
 	return translate.MissingCapability(d.lacking, "the tool "+strconv.Quote(d.tool)+" needs a capability that the client does not declare")
 }
 
-// receive is wire.Streams.Receive of the call: the answers to what was asked, or a line
+// receive implements wire.Streams.Receive of the call: the answers to what was asked, or a line
 // of the user's where nothing was.
 func (d *dialog) receive(ctx context.Context) ([]byte, error) {
 	if len(d.rest) == 0 {
@@ -282,7 +282,7 @@ func (d *dialog) answer(ctx context.Context) ([]byte, error) {
 	return []byte(said.Content[plainKey] + "\n"), nil
 }
 
-// lastLine is what the tool said last.
+// lastLine returns the last line that the tool wrote.
 func (d *dialog) lastLine(ctx context.Context) string {
 	const otherwise = "It waits for a line of input."
 	data, refused := d.of.client.ask(ctx, d.as, "session.query", map[string]string{"selector": "session.running.filter(x, x.execution == " + strconv.Quote(d.id) + ").map(x, x.last_line)"})
@@ -354,7 +354,7 @@ func (to *listening) request(ctx context.Context, q sdk.InputRequest) (sdk.Input
 	return nil, errors.New("the daemon does not know what was asked; report this")
 }
 
-// wait has questions answered by further requests of the client.
+// wait waits until further requests of the client answer the questions.
 func (d *dialog) wait(ctx context.Context, open sdk.InputRequestMap, answers map[string]json.RawMessage) (map[string]json.RawMessage, error) {
 	state, err := d.of.remember(d)
 	if err != nil {

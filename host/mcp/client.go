@@ -21,11 +21,11 @@ type Config struct {
 	Version string
 	// Call takes one call the whole way. It is required.
 	Call func(context.Context, call.Request) call.Outcome
-	// Logger gets what no client can be told. It is required.
+	// Logger gets what no client is shown. It is required.
 	Logger *slog.Logger
 }
 
-// Peer is who connected, as the kernel says, and where: fields of call.Request.
+// Peer describes who connected, as the kernel reports it, and where: fields of call.Request.
 type Peer struct {
 	UID       uint32
 	PID       int
@@ -37,7 +37,7 @@ type Peer struct {
 	Begin func() bool
 }
 
-// Caller is what requests of a connection have where they say nothing else.
+// Caller has the defaults of requests of a connection.
 type Caller struct {
 	Token   string `json:"token,omitempty"`
 	Session string `json:"session,omitempty"`
@@ -71,7 +71,7 @@ const (
 type client struct {
 	config Config
 	who    Peer
-	// caller is what requests have that say nothing else.
+	// caller has the defaults of requests.
 	caller Caller
 	// identity is the id of the identity whose requests these are, over HTTP.
 	// Empty on a socket, where a request may have a token of its own.
@@ -87,7 +87,7 @@ type client struct {
 	listens  int
 }
 
-// as is who asks for a request, by its _meta and the token that it came with.
+// as returns the caller of a request, by its _meta and the token that it came with.
 func (c *client) as(meta sdk.Meta, token string) (Caller, *fault.Error) {
 	as := c.caller
 	for key, to := range map[string]*string{metaToken: &as.Token, metaSession: &as.Session} {
@@ -110,7 +110,7 @@ func (c *client) as(meta sdk.Meta, token string) (Caller, *fault.Error) {
 	return as, nil
 }
 
-// tokenOf is the token that a request over HTTP came with. It has to be that of the
+// tokenOf returns the token that a request over HTTP came with. It has to be that of the
 // identity whose server this is: a session is no proof of who uses it.
 func (c *client) tokenOf(req sdk.Request) (string, *fault.Error) {
 	if c.identity == "" {
@@ -129,7 +129,7 @@ func (c *client) tokenOf(req sdk.Request) (string, *fault.Error) {
 
 // begin takes a place for a request in the pipeline, until done. Its context ends
 // when the client cancels the request, with ABORTED, and when the client leaves, with
-// wire.ErrLeft: the pipeline knows what goes on then.
+// wire.ErrLeft: the pipeline decides what continues then.
 func (c *client) begin(ctx context.Context, session *sdk.ServerSession) (_ context.Context, done func(), err *fault.Error) {
 	if err := c.enter(); err != nil {
 		return nil, nil, err
@@ -163,7 +163,7 @@ func (c *client) exit() {
 	c.calls--
 }
 
-// life is a context with the values of ctx that ends when the client leaves, or by
+// life returns a context with the values of ctx that ends when the client leaves, or by
 // cancel, which has to be called.
 func (c *client) life(ctx context.Context) (run context.Context, cancel context.CancelCauseFunc) {
 	run, end := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -174,10 +174,10 @@ func (c *client) life(ctx context.Context) (run context.Context, cancel context.
 	}
 }
 
-// tie has the end of a request's context cancel what runs for it, until untie.
+// tie cancels what runs for a request when its context ends, until untie.
 func (c *client) tie(ctx context.Context, session *sdk.ServerSession, cancel context.CancelCauseFunc) (untie func() bool) {
 	// Over HTTP without a session a request ends when its stream is closed, and
-	// that says no more than that nobody reads the answer.
+	// that means only that nobody reads the answer.
 	streamed := c.identity != "" && session.ID() == ""
 	return context.AfterFunc(ctx, func() {
 		// A connection that broke cancels its requests with another cause, and is
@@ -190,14 +190,14 @@ func (c *client) tie(ctx context.Context, session *sdk.ServerSession, cancel con
 	})
 }
 
-// drain has requests refused that come later.
+// drain makes later requests fail.
 func (c *client) drain() {
 	c.mu.Lock()
 	c.draining = true
 	c.mu.Unlock()
 }
 
-// request is a call as this client makes it.
+// request returns a call as this client makes it.
 func (c *client) request(q *wire.Call, streams wire.Streams) call.Request {
 	return call.Request{
 		Call: q, UID: c.who.UID, Peer: call.Peer{PID: c.who.PID, Container: c.who.Container, Socket: c.who.Socket},

@@ -59,10 +59,10 @@ func newConn(r *requester, nc net.Conn) *conn {
 	return c
 }
 
-// Connect is that of sdk.Transport.
+// Connect implements sdk.Transport.
 func (c *conn) Connect(context.Context) (sdk.Connection, error) { return c, nil }
 
-// SessionID is that of sdk.Connection: there is one session.
+// SessionID implements sdk.Connection: there is one session.
 func (c *conn) SessionID() string { return "" }
 
 // Close closes the connection. It may be called more than once.
@@ -76,8 +76,8 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// Read returns the next message. What is none is answered with an error, and the
-// next one is read.
+// Read returns the next message. It answers what is no message with an error, and reads
+// the next one.
 func (c *conn) Read(context.Context) (jsonrpc.Message, error) {
 	for {
 		if !c.room() {

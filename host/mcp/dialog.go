@@ -40,7 +40,7 @@ type dialog struct {
 	key  string   // its idempotency key, or empty
 	what [32]byte // digestOfCall
 	can  *sdk.ClientCapabilities
-	// direct says that the client is asked by requests.
+	// direct is true if the client is asked by requests.
 	direct bool
 	cancel context.CancelCauseFunc // of what runs
 	over   chan struct{}           // closed when outcome is there
@@ -89,7 +89,7 @@ type waits struct {
 	calls map[string]*dialog // by the execution
 }
 
-// attach has what the module tells go to the request q, until detach.
+// attach sends what the module tells to the request q, until detach.
 func (d *dialog) attach(ctx context.Context, q *sdk.CallToolRequest) (detach func()) {
 	l := &listening{ctx, q.Session, q.Params.GetProgressToken(), q.Extra}
 	d.mu.Lock()
@@ -129,14 +129,14 @@ func (d *dialog) take(given sdk.InputResponseMap) {
 	}
 }
 
-// questions are those that are open, with their state.
+// questions returns those that are open, with their state.
 func (d *dialog) questions() (sdk.InputRequestMap, string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return maps.Clone(d.open), d.state
 }
 
-// note has it that d waits for its client, or does not any more.
+// note records whether d waits for its client.
 func (w *waits) note(d *dialog, waits bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -147,7 +147,7 @@ func (w *waits) note(d *dialog, waits bool) {
 	}
 }
 
-// asking is the call of that execution if it waits for its client, else nil.
+// asking returns the call of that execution if it waits for its client, else nil.
 func (w *waits) asking(id string) *dialog {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -178,7 +178,7 @@ func (all *dialogs) remember(d *dialog) (state string, _ error) {
 	return state, nil
 }
 
-// forget has nobody find d any more.
+// forget drops all states of d.
 func (all *dialogs) forget(d *dialog) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -290,7 +290,7 @@ func (d *dialog) serve(ctx context.Context, q *sdk.CallToolRequest) *sdk.CallToo
 	}
 }
 
-// answerTo is an answer as the module is given it; false where it is none to q.
+// answerTo returns an answer as the module gets it; false if it does not answer q.
 func answerTo(q sdk.InputRequest, answer sdk.InputResponse) (json.RawMessage, bool) {
 	ok := false
 	switch q.(type) {

@@ -13,7 +13,7 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// envelope is p as a call. It is written and read as a frame of the tool socket, so
+// envelope returns p as a call. It is written and read as a frame of the tool socket, so
 // that the same is taken on both.
 func envelope(name string, as Caller, p *sdk.CallToolParamsRaw) (*wire.Call, *fault.Error) {
 	payload := p.Arguments
@@ -53,8 +53,8 @@ func envelope(name string, as Caller, p *sdk.CallToolParamsRaw) (*wire.Call, *fa
 // maxTurn is the longest name of a turn, in bytes.
 const maxTurn = 256
 
-// turnKeyOf is the key of a call that has none of its client's: one for what it is, in
-// the turn that its client says it is of; empty where it says none. In one turn of an agent
+// turnKeyOf derives a key for a call without one from what it is and the turn that its
+// client names; empty without a turn. In one turn of an agent
 // the same change again is one that is repeated; without that nobody could tell it from
 // one that is meant twice.
 func turnKeyOf(name string, payload json.RawMessage, meta sdk.Meta) (string, *fault.Error) {
@@ -74,8 +74,8 @@ func turnKeyOf(name string, payload json.RawMessage, meta sdk.Meta) (string, *fa
 	return "turn-" + hex.EncodeToString(sum[:]), nil
 }
 
-// digestOfCall is the same for the same call: the order of the members of its
-// arguments is not its own.
+// digestOfCall returns a digest that does not depend on the order of members in the
+// arguments.
 func digestOfCall(turn, name string, payload json.RawMessage) (sum [32]byte, err error) {
 	decoder := json.NewDecoder(bytes.NewReader(payload))
 	decoder.UseNumber()

@@ -112,7 +112,7 @@ const maxID = 256
 
 // idFinder finds the "id" of a JSON object that is given in parts and not kept: the
 // value of that key at the first level. It expects JSON, and finds nothing in other
-// text, or something that was not meant; it only says whom to answer.
+// text, or something that was not meant; it only selects the request to answer.
 type idFinder struct {
 	depth            int
 	inString, escape bool
@@ -177,7 +177,7 @@ func (f *idFinder) next(b byte) {
 	}
 }
 
-// id is what was found, where it may be an id.
+// id returns what was found, if it can be an id.
 func (f *idFinder) id() json.RawMessage {
 	id := bytes.TrimSpace(f.found)
 	if len(id) == 0 || len(id) > maxID || !json.Valid(id) || id[0] == '{' || id[0] == '[' || id[0] == 't' || id[0] == 'f' || id[0] == 'n' {

@@ -21,7 +21,7 @@ import (
 // maxListed is how many sessions' lists are remembered for one requester.
 const maxListed = 64
 
-// list is all that the pipeline lists for as, by name, and what it says is missing.
+// list returns all tools that the pipeline lists for as, by name, and those it reports missing.
 func (c *client) list(ctx context.Context, as Caller) (list []translate.Tool, missing []json.RawMessage, _ *fault.Error) {
 	for after := ""; ; {
 		payload, err := json.Marshal(map[string]string{"after": after})
@@ -51,8 +51,8 @@ func (c *client) list(ctx context.Context, as Caller) (list []translate.Tool, mi
 	}
 }
 
-// hasOutput reports whether clients were told an output schema of the tool. They want
-// structured content of each of its results then.
+// hasOutput reports whether clients were shown an output schema of the tool. They expect
+// structured content in each of its results then.
 func (c *client) hasOutput(ctx context.Context, as Caller, name string) bool {
 	list, _, err := c.list(ctx, as)
 	i := slices.IndexFunc(list, func(t translate.Tool) bool { return t.Name == name })
@@ -67,7 +67,7 @@ func (c *client) structure(ctx context.Context, as Caller, name string, res *sdk
 	}
 }
 
-// named is the name of the tool that clients have as shown.
+// named returns the name of the tool that clients see as shown.
 func (c *client) named(ctx context.Context, as Caller, shown string) (string, *fault.Error) {
 	if !translate.Fits(shown) {
 		return "", fault.Errorf(fault.UnknownTool, "there is no tool %q; tools/list lists those that there are", shown)
@@ -108,14 +108,14 @@ type lists struct {
 }
 
 // gave notes the list that a client was given. Over HTTP other clients of the
-// identity may have an older one: they are told.
+// identity may have an older one: they are notified.
 func (l *lists) gave(as Caller, list []translate.Tool) {
 	now := listed{as, digestOf(list)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	last, known := l.listed[as.Session]
 	if len(l.listed) >= maxListed {
-		clear(l.listed) // their clients are told of the next change, whatever it is
+		clear(l.listed) // their clients are notified of the next change, of any tool
 	}
 	l.listed[as.Session] = now
 	if l.client.identity != "" && known && last.digest != now.digest {
@@ -138,7 +138,7 @@ func (l *lists) isAnother() (another bool) {
 	for session, last := range given {
 		list, _, err := l.client.list(l.client.left, last.as)
 		if err != nil {
-			continue // its next request says why
+			continue // its next request gets the error
 		}
 		l.mirror(list)
 		digest := digestOf(list)
@@ -173,7 +173,7 @@ func (l *lists) watch(over <-chan struct{}) {
 // what routes it.
 const mirrorKeyword = `"x-mcp-header"`
 
-// mirror has the SDK check those headers: it does for tools that it knows. It neither
+// mirror makes the SDK check those headers, which it does for its own tools. It neither
 // lists nor calls them.
 func (l *lists) mirror(list []translate.Tool) {
 	if l.client.identity == "" {

@@ -55,10 +55,10 @@ func New(config Config) *Front {
 	return f
 }
 
-// EndWaits ends what waits for an answer of a client, and has nothing wait from now on.
+// EndWaits ends all waiting for answers of clients, now and later.
 func (f *Front) EndWaits() { f.stop() }
 
-// ListChanged has every client told whose list of tools is another one than it was
+// ListChanged notifies every client whose list of tools differs from the one it was
 // last given. It returns at once.
 func (f *Front) ListChanged() {
 	f.mu.Lock()
@@ -71,7 +71,7 @@ func (f *Front) ListChanged() {
 	}
 }
 
-// watch has r told of changes until the function that it returns is called, which
+// watch notifies r of changes until the function that it returns is called, which
 // waits for the end.
 func (f *Front) watch(r *requester) (end func()) {
 	f.mu.Lock()
@@ -142,7 +142,7 @@ const instructions = "Tools of a toold daemon. A call may be denied by a policy:
 	"Where a result says OUTCOME_UNKNOWN the call may have taken effect: find out before you call again. " +
 	"_meta[\"io.toold/idempotencyKey\"] of tools/call makes a call that can be repeated without running twice."
 
-// Refusal is what a connection is told that is not served.
+// Refusal returns the message for a connection that is not served.
 func Refusal(err *fault.Error) []byte {
 	return append(translate.ErrorMessage(nil, translate.CodeRefused, err), '\n')
 }
@@ -179,14 +179,14 @@ func (r *requester) receive(next sdk.MethodHandler) sdk.MethodHandler {
 	}
 }
 
-// undeclared reports whether a method is of what the daemon does not offer, and which
+// undeclared reports whether a method belongs to what the daemon does not offer, and
 // the SDK answers all the same.
 func undeclared(method string) bool {
 	kind, _, _ := strings.Cut(method, "/")
 	return kind == "prompts" || kind == "resources" || kind == "completion"
 }
 
-// listen has the SDK serve a stream of notifications, which ends with the daemon.
+// listen makes the SDK serve a stream of notifications, which ends with the daemon.
 func (r *requester) listen(ctx context.Context, method string, req sdk.Request, next sdk.MethodHandler) (sdk.Result, error) {
 	r.mu.Lock()
 	over := r.listens >= r.maxListens

@@ -489,6 +489,7 @@ func TestNotMCP(t *testing.T) {
 	}
 	defer nc.Close()
 	io.WriteString(nc, `{"jsonrpc":"2.0","method":"notifications/io.toold/caller","params":{"Token":"misspelled"}}`+"\n"+`{"jsonrpc":"2.0","id":1,"method":"ping"}`+"\n")
+	nc.SetReadDeadline(time.Now().Add(10 * time.Second))
 	if all, err := io.ReadAll(nc); err != nil || !strings.Contains(string(all), "INVALID_ENVELOPE") || strings.Contains(string(all), "result") {
 		t.Errorf("a caller that cannot be read: %q, %v; want an error and the end", all, err)
 	}

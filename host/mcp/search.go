@@ -17,7 +17,7 @@ import (
 
 // A client whose list of tools is longer than a page is offered a tool that finds
 // some of them, so that its model need not be given all. It searches the list that
-// the caller would get, made for that call: it knows of no other.
+// the caller would get, made for that call, and no other.
 
 // searchTool is its name. An identity that has a tool of that name has its own.
 const searchTool = "tools_search"
@@ -52,7 +52,7 @@ func hasTool(list []translate.Tool, name string) bool {
 	return slices.ContainsFunc(list, func(t translate.Tool) bool { return t.Name == name })
 }
 
-// wordsOf are the words of a query; false where it is too long.
+// wordsOf splits a query into words; false if it is too long.
 func wordsOf(query string) ([]string, bool) {
 	return strings.Fields(strings.ToLower(query)), len(query) <= maxQuery
 }

@@ -66,7 +66,7 @@ func serveTasks(server *sdk.Server) error {
 	return nil
 }
 
-// started is the answer to a call that became the job.
+// started returns the answer to a call that became the job.
 func started(job string) *task {
 	now := time.Now().UTC().Format(time.RFC3339Nano)
 	return &task{ResultType: "task", ID: job, Status: "working", Created: now, Updated: now, Poll: taskPoll.Milliseconds()}
@@ -125,7 +125,7 @@ func (r *requester) serveTask(ctx context.Context, method string, q *sdk.ServerR
 	return t, nil
 }
 
-// responsesOf are the answers that are such. The others answer nothing.
+// responsesOf decodes answers. Those that cannot be decoded are left out.
 func responsesOf(raw map[string]json.RawMessage) sdk.InputResponseMap {
 	all := sdk.InputResponseMap{}
 	for key, answer := range raw {
@@ -138,7 +138,7 @@ func responsesOf(raw map[string]json.RawMessage) sdk.InputResponseMap {
 	return all
 }
 
-// taskError is why there is nothing to say of a task.
+// taskError returns the error of a request for a task.
 func taskError(id string, e *fault.Error) error {
 	if e.Code == fault.NotRunning {
 		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "there is no task " + strconv.Quote(id) + "; the newest that ended are kept, and those of other identities are not shown"}
@@ -183,7 +183,7 @@ func (r *requester) job(ctx context.Context, as Caller, id string) (*job, error)
 	return &answer.Value[0], nil
 }
 
-// task is j as the extension has it. What the tool itself failed at is a result; what
+// task returns j in the form of the extension. What the tool itself failed at is a result; what
 // the daemon did is an error.
 func (j *job) task() *task {
 	t := &task{

@@ -83,7 +83,7 @@ func (r *requester) listTools(ctx context.Context, q *sdk.ListToolsRequest, toke
 	return res, nil
 }
 
-// choiceOf is which tools a client wants listed, and how many in one answer; 0 is as
+// choiceOf returns which tools a client asks for, and how many in one answer; 0 is as
 // many as fit.
 func choiceOf(meta sdk.Meta) (chosen func(translate.Tool) bool, limit int, _ *fault.Error) {
 	var words []string
@@ -154,8 +154,8 @@ func (r *requester) callTool(ctx context.Context, q *sdk.CallToolRequest, token 
 	return complete(q, res), nil
 }
 
-// dialog is the call that q makes, with the request that it is, or the one that runs
-// already and q goes on with.
+// dialog returns the call that q makes, with its request, or the running call that q
+// continues.
 func (r *requester) dialog(ctx context.Context, q *sdk.CallToolRequest, token string) (*dialog, *call.Request, error) {
 	p := q.Params
 	as, refused := r.as(p.Meta, token)
@@ -202,8 +202,8 @@ func (r *requester) dialog(ctx context.Context, q *sdk.CallToolRequest, token st
 	return d, &of, nil
 }
 
-// complete says whether a result is a whole one or asks for input, which versions
-// without sessions want of each. The SDK says so of those that it makes itself.
+// complete marks a result as a whole one or as one that asks for input, which versions
+// without sessions require of each. The SDK marks those that it makes itself.
 func complete(q *sdk.CallToolRequest, result *sdk.CallToolResult) *sdk.CallToolResult {
 	if q.ProtocolVersion() < sessionless {
 		return result

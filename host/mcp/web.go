@@ -59,8 +59,7 @@ const (
 	headerSession = "Mcp-Session-Id"
 )
 
-// NoUID is what the kernel says where it does not know who calls: over TCP it never
-// does. No such caller is admitted without a token.
+// NoUID is the kernel's id of an unknown user: over TCP it never reports one. No such caller is admitted without a token.
 const NoUID = 65534
 
 // WebConfig is fixed once the listener serves.
@@ -168,10 +167,10 @@ func (f *Front) ListenWeb(config WebConfig) (*Web, error) {
 	return w, nil
 }
 
-// Addr is the address that w listens on.
+// Addr returns the address that w listens on.
 func (w *Web) Addr() string { return w.listener.Addr().String() }
 
-// Conns is how many connections are open now.
+// Conns returns the number of open connections.
 func (w *Web) Conns() int { return w.server.Conns() }
 
 // Serve serves until Shutdown, and then returns nil.
@@ -240,7 +239,7 @@ func (w *Web) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 }
 
 // ofOwnPage reports whether a request is of a program, or of a page of this server
-// itself, as far as a browser says.
+// itself, as far as a browser reports it.
 func ofOwnPage(r *http.Request) bool {
 	for _, site := range r.Header.Values("Sec-Fetch-Site") {
 		if site != "same-origin" && site != "none" {
@@ -256,13 +255,13 @@ func ofOwnPage(r *http.Request) bool {
 	return true
 }
 
-// hostname is what a Host names, without its port.
+// hostname returns the host of a Host header, without its port.
 func hostname(host string) string {
 	u := url.URL{Host: host}
 	return u.Hostname()
 }
 
-// verify is who a bearer token is of.
+// verify resolves a bearer token to its identity.
 func (w *Web) verify(ctx context.Context, token string, _ *http.Request) (*auth.TokenInfo, error) {
 	id, until, err := w.config.Identify(ctx, token)
 	if err != nil {
@@ -319,7 +318,7 @@ func (w *Web) serve(out http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// readBody reads what a client sends, and answers what is none.
+// readBody reads the message of a request, and answers the request if there is none.
 func readBody(out http.ResponseWriter, r *http.Request) (body []byte, ok bool) {
 	if r.Method != http.MethodPost {
 		return nil, true
@@ -375,7 +374,7 @@ func refuse(out http.ResponseWriter, status int, body []byte, err *fault.Error) 
 	out.Write(translate.ErrorMessage(id.id(), translate.CodeRefused, err))
 }
 
-// enter is the tenant of the identity, with a place for one request of the session.
+// enter returns the tenant of the identity, and takes a place for one request of the session.
 func (w *Web) enter(id, session string, opens bool) (*tenant, *fault.Error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -63,7 +63,7 @@ func New(max int, identity func(context.Context) string) *Store {
 	return &Store{max: max, identity: identity, owners: map[string]*owner{}, sessions: map[string]*sessionEntry{}}
 }
 
-// Open is that of sdk.EventStore.
+// Open implements sdk.EventStore.
 func (e *Store) Open(ctx context.Context, session, stream string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -94,7 +94,7 @@ func (e *Store) Open(ctx context.Context, session, stream string) error {
 	return nil
 }
 
-// Append is that of sdk.EventStore. What belongs to a stream that is forgotten is not kept.
+// Append implements sdk.EventStore. What belongs to a stream that is forgotten is not kept.
 func (e *Store) Append(_ context.Context, session, stream string, data []byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -108,7 +108,7 @@ func (e *Store) Append(_ context.Context, session, stream string, data []byte) e
 	return nil
 }
 
-// After is that of sdk.EventStore.
+// After implements sdk.EventStore.
 func (e *Store) After(_ context.Context, session, stream string, index int) iter.Seq2[[]byte, error] {
 	data, err := e.after(session, stream, index)
 	return func(yield func([]byte, error) bool) {
@@ -145,7 +145,7 @@ func (e *Store) after(session, stream string, index int) ([][]byte, error) {
 	return data, nil
 }
 
-// SessionClosed is that of sdk.EventStore.
+// SessionClosed implements sdk.EventStore.
 func (e *Store) SessionClosed(_ context.Context, session string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

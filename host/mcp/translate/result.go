@@ -41,7 +41,7 @@ func Progress(data json.RawMessage) *sdk.ProgressNotificationParams {
 	return &sdk.ProgressNotificationParams{Progress: *p.Progress, Total: p.Total, Message: p.Message}
 }
 
-// textOf is one JSON value as people read it.
+// textOf returns one JSON value as people read it.
 func textOf(data json.RawMessage) string {
 	var s string
 	if json.Unmarshal(data, &s) == nil {
@@ -78,7 +78,7 @@ func Error(e *fault.Error) error {
 // resources and texts.
 const dataContent = "io.toold/content"
 
-// contentOf is the content that data is, where it is such.
+// contentOf returns the content that data is, if it is content.
 func contentOf(data json.RawMessage) ([]sdk.Content, bool) {
 	if !bytes.Contains(data, []byte(dataContent)) {
 		return nil, false

@@ -1,6 +1,6 @@
 // Package translate has what the daemon has as MCP has it: tools with their names and
 // schemas, results, errors, progress. It is given values and returns values: it makes
-// no call, keeps nothing, and knows no client. host/mcp asks it.
+// no call, keeps nothing, and depends on no client. host/mcp uses it.
 //
 //   - A hint of a tool is never wider than what the host holds the tool to.
 //   - A name for clients is one that every client takes, always the same for the same
@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// AnyObject is the schema of whatever object.
+	// AnyObject is the schema of any object.
 	AnyObject = `{"type":"object"}`
 	// commandSchema describes what a tool takes that has no schema.
 	commandSchema = `{"type":"object","properties":{` +
@@ -109,7 +109,7 @@ func (t *Tool) HasOutput() bool {
 	return json.Unmarshal(t.Output, &said) == nil && said.Type == "object"
 }
 
-// objectSchema is a schema as MCP wants it: with the type object, which a payload
+// objectSchema returns a schema as MCP requires it: with the type object, which a payload
 // always has.
 func objectSchema(schema json.RawMessage) (json.RawMessage, bool) {
 	if len(schema) == 0 || string(schema) == "null" {
@@ -142,7 +142,7 @@ func notOfNames(r rune) bool {
 // hashed is how many bytes of its digest a name has that does not fit.
 const hashed = 4
 
-// nameOf is the name of a tool for clients: its own where that Fits, else what Fits of
+// nameOf returns the name of a tool for clients: its own where that Fits, else what Fits of
 // it and a part of its digest, the same one always.
 func nameOf(name string) string {
 	if Fits(name) {
