@@ -47,7 +47,7 @@ func TestWhatTheUserIsAsked(t *testing.T) {
 		"denied":             {"a-1", &sdk.ElicitResult{Action: "decline"}, "approval.deny"},
 		"neither":            {"a-1", &sdk.ElicitResult{Action: "cancel"}, ""},
 		"of no call":         {"", &sdk.ElicitResult{Action: "accept"}, ""},
-		"not such an answer": {"a-1", &sdk.ListRootsResult{}, ""},
+		"not such an answer": {"a-1", nil, ""},
 	} {
 		asked := ""
 		r := newRequester(Config{Call: func(_ context.Context, q call.Request) call.Outcome {
