@@ -11,10 +11,10 @@ import (
 // removeAtOnce is how many entries of a folder RemoveTree keeps at a time.
 const removeAtOnce = 1024
 
-// RemoveTree removes dir and all that is in it, and removes nothing elsewhere. What is in
-// dir may be what a program left that wants it to stay: folders that are closed to their
-// owner, and folders in folders, of any depth. It needs the same few descriptors for any. A
-// dir that is not there is removed already; the folder it is in must be the caller's.
+// RemoveTree removes dir and all that is in it, and removes nothing elsewhere. A hostile
+// program may have left its contents: folders that are closed to their owner, and nested
+// folders of any depth, which need no more descriptors. A dir that does not exist is not
+// an error; the folder it is in must be the caller's.
 func RemoveTree(dir string) error {
 	if err := os.Remove(dir); err == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -27,7 +27,7 @@ func RemoveTree(dir string) error {
 		return err
 	}
 	defer root.Close()
-	// Folders with something in them are moved here, so that none is deep.
+	// Folders that are not empty are moved here, so that none is deep.
 	heap := rand.Text()
 	if err := root.Mkdir(heap, 0o700); err != nil {
 		return err
@@ -71,11 +71,11 @@ func RemoveTree(dir string) error {
 	return errors.Join(failed, os.Remove(dir))
 }
 
-// names are the first of what is in the folder of root.
+// names returns the first names in the folder of root.
 func names(root *os.Root, folder string) []string {
 	f, err := root.Open(folder)
 	if err != nil {
-		return nil // it is not removed either, which is said
+		return nil // removing it fails as well, and reports the error
 	}
 	defer f.Close()
 	list, _ := f.Readdirnames(removeAtOnce)

@@ -21,14 +21,14 @@ import (
 type Clock struct {
 	t   testing.TB
 	pid int
-	at  uint64 // where the process has the seconds that are added
+	at  uint64 // the address of the seconds that are added, in the process
 }
 
 // StartProcessWithClock starts a daemon as StartProcess does, whose time of day a test
 // can set while it runs. Linux has no namespace for that, and a static program loads no
-// library that would lie to it: it is the kernel's own function for asking, which each
-// process has a copy of, that is replaced. What the daemon starts has the machine's time,
-// and so have files.
+// library that could be replaced: instead, the kernel's own clock function, which is mapped
+// into each process, is replaced. Processes of the daemon, and files, have the machine's
+// time.
 func StartProcessWithClock(t testing.TB, c config.Config) (*Process, *Clock) {
 	t.Helper()
 	clock := &Clock{t: t}
@@ -69,7 +69,7 @@ var clockGettime = []byte{
 
 // start starts cmd, and replaces the function before the program's first instruction.
 func (c *Clock) start(cmd *exec.Cmd) error {
-	runtime.LockOSThread() // who traces is a thread
+	runtime.LockOSThread() // a tracer is a thread
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
 	if err := cmd.Start(); err != nil {
@@ -120,7 +120,7 @@ func (c *Clock) replace() error {
 	return errors.New("the kernel's functions have no clock_gettime")
 }
 
-// vdso is where a process has the kernel's functions.
+// vdso returns where the kernel's functions are in a process.
 func vdso(pid int) (base, size uint64, err error) {
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {

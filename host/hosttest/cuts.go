@@ -25,12 +25,12 @@ import (
 
 // The ways in which a call is cut off.
 const (
-	CutConnection = "connection" // by the server, which hangs up
-	CutCaller     = "caller"     // who leaves
-	CutSignal     = "signal"     // which the caller sends to the tool
-	CutProcess    = "process"    // of the tool, which somebody kills
-	CutTime       = "time"       // which the call has, and is over
-	CutDaemon     = "daemon"     // which is killed
+	CutConnection = "connection" // the server closes it
+	CutCaller     = "caller"     // the caller leaves
+	CutSignal     = "signal"     // the caller sends one to the tool
+	CutProcess    = "process"    // that of the tool is killed
+	CutTime       = "time"       // the call reaches its time limit
+	CutDaemon     = "daemon"     // the daemon is killed
 )
 
 // The points of a request at which its call is cut off.
@@ -45,28 +45,28 @@ const (
 var pointNames = [points]string{"before the request", "in the request", "before the response", "in the response"}
 
 // Cuts makes calls that change something at a server, cuts them off, and uses their
-// keys again until each has an answer, which it holds against what the server has. The
-// calls go in waves, so that one kill of the daemon cuts off several. A seed, which the
-// test logs, decides how each is cut off and where.
+// keys again until each has an answer, which it compares to what the server has. The
+// calls are made in waves, so that one kill of the daemon cuts off several. A seed, which
+// the test logs, determines how each is cut off and where.
 type Cuts struct {
 	// Process is the daemon.
 	*Process
-	// Total is how many calls are cut off, Wave how many go beside each other.
+	// Total is how many calls are cut off, Wave how many run concurrently.
 	Total, Wave int
 	// Ways are those in which they are.
 	Ways []string
-	// Patience is how long a server may still do what it was asked for: where a
-	// verdict needs that, the records of the calls are made as old.
+	// Patience is how long a server may still do what it was asked for: if a
+	// verdict needs that, the records of the calls are made that old.
 	Patience time.Duration
 	// Call is call n, with a key of its own.
 	Call func(n int) *wire.Call
-	// Want is what call n answers when it has done what it is to do.
+	// Want returns the answer of call n when it has done what it should do.
 	Want func(n int) string
 	// Times is how often the server did that, or would have if it had not been done.
 	Times func(n int) int
 	// Kill kills the process of call n; only for CutProcess.
 	Kill func(n int)
-	// Settle is called before keys are used again; nil: nothing is to be done.
+	// Settle, unless it is nil, is called before keys are used again.
 	Settle func()
 
 	t     testing.TB
@@ -88,9 +88,9 @@ type cutOff struct {
 	once          sync.Once
 }
 
-// hold says that the call is at its point, and returns when it has been cut off there.
-// gone is closed when the tool has no connection any more: of a caller that leaves and of
-// a time that is over nothing else tells when the daemon has ended what ran.
+// hold reports that the call is at its point, and returns when it has been cut off there.
+// gone is closed when the tool's connection is closed: for a caller that leaves and for a
+// time limit, nothing else shows when the daemon has ended what ran.
 func (x *cutOff) hold(gone <-chan struct{}) {
 	close(x.reached)
 	switch x.way {
@@ -116,7 +116,7 @@ func (x torn) Read([]byte) (int, error) {
 }
 
 // Serve answers a request of call n, which serve does, up to the point at which the
-// call is cut off. serve gets an error from its reader where the request is torn.
+// call is cut off. serve gets an error from its reader if the request is torn.
 func (c *Cuts) Serve(w http.ResponseWriter, r *http.Request, n int, serve func(body io.Reader) (status int, answer []byte, err error)) {
 	c.mu.Lock()
 	x := c.plans[n]
@@ -321,7 +321,7 @@ func (c *Cuts) cut(x *cutOff, timeout time.Duration) {
 			leave()
 		case CutSignal:
 			signals <- syscall.SIGKILL
-			signals <- syscall.SIGTERM // of a module there is no process
+			signals <- syscall.SIGTERM // a module has no process to kill
 		case CutProcess:
 			c.Kill(x.n)
 		}

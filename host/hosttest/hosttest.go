@@ -1,7 +1,7 @@
 // Package hosttest runs a whole daemon on a temporary socket, for tests: the
 // real host, socket, engine and supervisors, and guests built by the go
 // command. A Place is where the program of a tool is tried with its policy and
-// without, and a Site a server that remembers what it was asked.
+// without, and a Site a server that records its requests.
 //
 // A test binary that uses it has a TestMain that calls Main.
 package hosttest
@@ -49,8 +49,8 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// MainWaiting is Main for tests that mostly wait for processes that they started. Beside
-// each other go more of them than there are processors, unless -parallel says how many.
+// MainWaiting is Main for tests that mostly wait for processes that they started. More of
+// them run in parallel than there are processors, unless -parallel is given.
 func MainWaiting(m *testing.M) int {
 	if err := flag.Set("test.parallel", "6"); err != nil {
 		panic(err)
@@ -171,8 +171,8 @@ func (d *Daemon) Stop(t testing.TB) {
 // Logs is what the daemon has logged so far, one JSON object a line.
 func (d *Daemon) Logs() string { return d.logs.String() }
 
-// HoldLog keeps whoever logs the next line with these words from going on until release
-// is called, as a disk that does not answer would. reached is closed when somebody is.
+// HoldLog blocks the goroutine that logs the next line with these words until release
+// is called, as a disk that does not respond would. reached is closed when it blocks.
 func (d *Daemon) HoldLog(words string) (reached <-chan struct{}, release func()) {
 	h := &hold{words, make(chan struct{}), make(chan struct{})}
 	d.logs.mu.Lock()
@@ -244,7 +244,7 @@ func readyFile(t testing.TB, name string) []byte {
 	return b
 }
 
-// WriteTool writes a tool into a tools folder as an operator would: beside it
+// WriteTool writes a tool into a tools folder as an operator would: next to it
 // first, then renamed into place. modules maps a file name such as
 // "restricted.wasm" to the path of the module to copy.
 func WriteTool(t testing.TB, toolsDir, name string, def map[string]any, modules map[string]string) {

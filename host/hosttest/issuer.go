@@ -12,7 +12,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// Issuer makes tokens that a daemon takes whose configuration names JWKS.
+// Issuer makes tokens for a daemon whose configuration names JWKS.
 type Issuer struct {
 	JWKS string // the file
 	key  []byte

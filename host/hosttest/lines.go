@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-var updateLines = flag.Bool("update-lines", false, "write the tables of docs/wrappers.md anew from the tables of command lines")
+var updateLines = flag.Bool("update-lines", false, "rewrite the tables of docs/wrappers.md from the tables of command lines")
 
 // Lines runs the command lines of a table natively and through the wrapper, in
 // two equal copies of a scene, and compares all that comes of them. A table is
@@ -27,11 +27,11 @@ var updateLines = flag.Bool("update-lines", false, "write the tables of docs/wra
 // A line without a verdict comes out the same: output, exit code, files, and
 // what servers were asked. The verdicts are
 //
-//	refused RULE   the policy refuses by that rule, with exit code 126, and says what to do instead; nothing has changed
-//	note TEXT      the same, but for lines on standard error, which say TEXT
-//	differs TEXT   something else differs, and TEXT on standard error says so
-//	written TEXT   the text of an output or a file differs, with the same meaning and exit code; nothing but the documentation says TEXT
-//	silent TEXT    it differs, the operator wants no line about it with every call, and the documentation says TEXT
+//	refused RULE   the policy refuses by that rule, with exit code 126, and with what to do instead; nothing has changed
+//	note TEXT      the same, but for lines with TEXT on standard error
+//	differs TEXT   something else differs, as TEXT on standard error describes
+//	written TEXT   the text of an output or a file differs, with the same meaning and exit code; TEXT is in the documentation only
+//	silent TEXT    it differs, without a line about it in every call; TEXT is in the documentation
 //
 // The lines with a verdict are also a table in docs/wrappers.md.
 type Lines struct {
@@ -45,10 +45,10 @@ type Lines struct {
 	Words []string
 	// Env are variables of both runs, Native and Through those of one alone.
 	Env, Native, Through []string
-	// Asked, where there are servers, is what they were asked since it was
-	// called last.
+	// Asked, if there are servers, returns the requests to them since its last
+	// call.
 	Asked func() string
-	// Normal, where it is set, takes out of an output what differs from run to
+	// Normal, unless it is nil, removes from an output what differs from run to
 	// run of the tool itself.
 	Normal func(string) string
 	// Every is how many lines without a verdict there are to one that is run, for
@@ -216,7 +216,7 @@ func (l *Lines) sh(t *testing.T, place string, env []string, line string) outcom
 	return o
 }
 
-// judge says what is wrong with an outcome, or "".
+// judge returns what is wrong with an outcome, or "".
 func (l *Lines) judge(r tableLine, before string, want, got outcome) string {
 	says := func() string {
 		if !strings.Contains(got.stderr, r.verdictS) {
@@ -285,7 +285,7 @@ func (l *Lines) judge(r tableLine, before string, want, got outcome) string {
 	return ""
 }
 
-// said is what docs/wrappers.md has of a line.
+// said returns the text of a line for docs/wrappers.md.
 func (l *Lines) said(r tableLine, stderr string) string {
 	text := r.verdictS
 	for _, line := range strings.Split(stderr, "\n") {

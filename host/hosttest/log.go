@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// patience is how long a daemon has for what it is waited for.
+// patience is how long a test waits for a daemon.
 const patience = 30 * time.Second
 
-// logBuffer keeps what a daemon says and tells when it says more.
+// logBuffer keeps the log of a daemon and signals when it grows.
 type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer  // guarded by mu
@@ -20,11 +20,11 @@ type logBuffer struct {
 	hold *hold         // guarded by mu
 }
 
-// hold keeps who writes a line with these words from going on.
+// hold blocks the goroutine that writes a line with these words.
 type hold struct {
 	words   string
-	reached chan struct{} // closed when somebody has written one
-	release chan struct{} // closed when it may go on
+	reached chan struct{} // closed when one was written
+	release chan struct{} // closed when it may continue
 }
 
 func newLogBuffer() *logBuffer { return &logBuffer{more: make(chan struct{})} }
@@ -51,14 +51,15 @@ func (l *logBuffer) String() string {
 	return l.text.String()
 }
 
-// news is closed when the daemon says more than it has said by now.
+// news returns a channel that is closed when the log grows.
 func (l *logBuffer) news() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.more
 }
 
-// hasLine asks whether there is a line with all words after the first bytes.
+// hasLine returns a function that reports whether there is a line with all words after
+// the first bytes.
 func (l *logBuffer) hasLine(after int, words []string) func() bool {
 	return func() bool {
 		for line := range strings.Lines(l.String()[after:]) {
@@ -70,9 +71,9 @@ func (l *logBuffer) hasLine(after int, words []string) func() bool {
 	}
 }
 
-// wait returns when ok does, which is asked whenever there is more. It fails
-// when that takes longer than most, or the daemon ends: what done then answers
-// is put back for others.
+// wait returns when ok, which is called whenever the log grows, returns true. It fails
+// when that takes longer than most, or the daemon ends: the value of done is then put
+// back for others.
 func (l *logBuffer) wait(most time.Duration, ok func() bool, done chan error) error {
 	late := time.NewTimer(most)
 	defer late.Stop()

@@ -21,20 +21,20 @@ import (
 	"github.com/toold/toold/pdk/abi"
 )
 
-// Sesame is what no program may show, write or send to anybody but whom it is
-// for: the content of a Place's secret, and of the credentials that tests give.
+// Sesame is what no program may show, write or send to anybody but its
+// destination: the content of a Place's secret, and of the credentials that tests give.
 const Sesame = "sesame"
 
 // Place is where a real program is tried, with the policy of its tool in front
 // of it and without: a root with a working directory, a HOME, and outside of
 // the root a secret that must not be read and a marker that must not be made.
-// What makes the place hostile, the test of each tool adds.
+// The test of each tool adds what makes the place hostile.
 type Place struct {
 	// Program is the path of the real program.
 	Program string
 	// Dir holds all the rest.
 	Dir, Root, Cwd, Home string
-	// Secret is a file; Marker is none yet.
+	// Secret is a file; Marker does not exist yet.
 	Secret, Marker string
 	// Words are replaced by Expand, beside SECRET, MARKER, ROOT and CWD.
 	Words []string
@@ -52,8 +52,8 @@ type Place struct {
 	tool string
 }
 
-// NewPlace makes a place for a tool whose program has its name, on PATH or as
-// TOOLD_TEST_<NAME> says. It skips the test where there is none.
+// NewPlace makes a place for a tool whose program has its name, on PATH or at
+// TOOLD_TEST_<NAME>. It skips the test if there is no such program.
 func NewPlace(t testing.TB, tool string) *Place {
 	t.Helper()
 	variable := "TOOLD_TEST_" + strings.ToUpper(tool)
@@ -125,8 +125,8 @@ func (p *Place) Exec(args []string, env ...string) int {
 	return cmd.ProcessState.ExitCode()
 }
 
-// Run asks the policy about expanded arguments and runs what it answers. The
-// exit code of what it refuses is 126.
+// Run asks the policy about expanded arguments and runs what it decides. The
+// exit code of a refusal is 126.
 func (p *Place) Run(args ...string) (*abi.Decision, int) {
 	p.t.Helper()
 	d := p.Decide(&abi.Call{Tool: p.tool, Args: p.ExpandAll(args), Cwd: p.Cwd, Roots: []string{p.Root}})
@@ -140,8 +140,8 @@ func (p *Place) Run(args ...string) (*abi.Decision, int) {
 	return d, p.Exec(d.Args, env...)
 }
 
-// Harm says what came of a call that must do none of it, or "": that the
-// marker was made, or the secret shown.
+// Harm returns which harm a call has done, or "": the marker was made, or the
+// secret shown.
 func (p *Place) Harm() string {
 	if _, err := os.Lstat(p.Marker); err == nil {
 		b, _ := os.ReadFile(p.Marker)

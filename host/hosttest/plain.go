@@ -15,8 +15,8 @@ import (
 // It has to be this one, not toold: the version of wazero that the linker
 // records, and test binaries do not all record, is part of what it compiles.
 
-// plainPath is where the plain binary lies: beside this one, since a compile
-// process has no environment that could say more.
+// plainPath returns the path of the plain binary: next to this one, since a compile
+// process has no environment that could name another.
 func plainPath() (string, error) {
 	self, err := os.Executable()
 	return self + ".plain", err

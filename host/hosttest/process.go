@@ -82,7 +82,7 @@ func (p *Process) Start() {
 	}
 	p.done = make(chan error, 1)
 	go func() { p.done <- p.cmd.Wait() }()
-	// It says that it is ready, or it ends; what it runs does not have this pipe.
+	// It reports that it is ready, or it ends; what it runs does not have this pipe.
 	if n, _ := r.Read(make([]byte, 1)); n == 0 {
 		p.t.Fatalf("the daemon did not start: %v", <-p.done)
 	}
@@ -106,7 +106,7 @@ func (p *Process) AwaitLog(after int, words ...string) {
 	}
 }
 
-// Logs returns all that the daemon said, before it was killed too.
+// Logs returns all that the daemon logged, also before it was killed.
 func (p *Process) Logs() string { return p.logs.String() }
 
 // AgeRecords has the calls in the file of idempotency records begin and end that much

@@ -189,7 +189,7 @@ func scriptOf(ts *testscript.TestScript) *scriptState {
 	return ts.Value(scriptKey{}).(*scriptState)
 }
 
-// isReady reports whether the daemon has said that it accepts calls.
+// isReady reports whether the daemon has logged that it accepts calls.
 func (s *scriptState) isReady() bool {
 	for line := range strings.Lines(s.log.String()) {
 		if strings.HasPrefix(line, "ready") && strings.HasSuffix(line, "\n") {
@@ -278,9 +278,8 @@ func cmdTool(ts *testscript.TestScript, _ bool, names []string) {
 	}
 }
 
-// cmdUntil asks again and again. What a program looks at can be anything, such as
-// an answer of the daemon that goes with no line of its log, so there is no event
-// to wait for.
+// cmdUntil polls. What a program looks at can be anything, such as an answer of the
+// daemon without a line in its log, so there is no event to wait for.
 func cmdUntil(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) == 0 {
 		ts.Fatalf("usage: until PROGRAM ARGS...")

@@ -20,8 +20,8 @@ type SSHD struct {
 	Dir string
 }
 
-// NewSSHD starts a server that serves until the test ends, as who runs the test. It
-// skips the test where there is no such program.
+// NewSSHD starts a server that serves until the test ends, as the user of the test. It
+// skips the test if there is no such program.
 func NewSSHD(t testing.TB) *SSHD {
 	t.Helper()
 	sshd, err := exec.LookPath("sshd")
@@ -65,8 +65,8 @@ func NewSSHD(t testing.TB) *SSHD {
 	check(os.WriteFile(s.Dir+"/config", []byte("Port "+port+"\nListenAddress 127.0.0.1\nHostKey "+s.Dir+"/host\nAuthorizedKeysFile "+s.Dir+"/authorized\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\nAcceptEnv GIT_PROTOCOL\nPrintMotd no\nMaxStartups 100\n"), 0o600))
 	args := []string{sshd, "-D", "-e", "-f", s.Dir + "/config"}
 	if _, err := user.Lookup("sshd"); err != nil && os.Getuid() == 0 {
-		// As root it wants that user, whom the installation of its package makes. It is given
-		// one in a view of files of its own.
+		// As root it needs that user, which the installation of its package creates. It gets
+		// one in a mount namespace of its own.
 		users, err := os.ReadFile("/etc/passwd")
 		check(err)
 		check(os.WriteFile(s.Dir+"/passwd", append(users, "sshd:x:65533:65534::/run/sshd:/usr/sbin/nologin\n"...), 0o644))

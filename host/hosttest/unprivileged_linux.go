@@ -12,7 +12,7 @@ import (
 )
 
 // unprivileged is the user "daemon", which exists everywhere and owns nothing. It is
-// not nobody: the daemon refuses its calls.
+// not the user "nobody", whose calls the daemon refuses.
 const unprivileged = 1
 
 // Unprivileged runs the tests of this binary that match the pattern run again, as

@@ -4,12 +4,13 @@
 // It guarantees that a record which was appended without an error is read back
 // after the process was killed; that damaged, torn and unknown lines are skipped and
 // counted, and change no other record; that a file is rotated at 256 KiB with one
-// before it, and one of the two names always has all that is known; and that
+// before it, and one of the two names always has the complete state; and that
 // failures to write are counted in the next record that is written.
 //
 // It does not sync each record: a crash of the machine may lose the last ones, but
-// for what Flush was called for. It knows no session and no execution: package
-// session, the only caller, says what is recorded when, and what follows from it.
+// for what Flush was called for. It does not interpret sessions or executions:
+// package session, the only caller, decides what is recorded and when, and what
+// follows from it.
 package journal
 
 import (
@@ -32,7 +33,7 @@ import (
 )
 
 // Version is the format version that this program writes. It reads all
-// versions up to it, and of later ones the records it knows.
+// versions up to it, and of later ones the records whose kind it supports.
 //
 //   - 1: a record is a line of JSON.
 //   - 2: each record ends in "crc", the CRC-32C of the line without it, to detect
@@ -134,7 +135,7 @@ func (r *Record) encode() []byte {
 }
 
 // stripChecksum removes the checksum from a line; false if it does not match.
-// Lines of version 1 have none.
+// Lines of version 1 have no checksum.
 func stripChecksum(line []byte, version int) ([]byte, bool) {
 	at := len(line) - crcSize
 	if at < 0 || string(line[at:at+len(crcPrefix)]) != crcPrefix {

@@ -78,7 +78,7 @@ type Found struct {
 type Counters struct {
 	Calls    int64            `json:"calls"`
 	Attempts int64            `json:"attempts"`
-	Outcomes map[string]int64 `json:"outcomes,omitempty"` // by code; "ok" for none
+	Outcomes map[string]int64 `json:"outcomes,omitempty"` // by code; "ok" for success
 	BytesIn  int64            `json:"bytes_in"`
 	BytesOut int64            `json:"bytes_out"`
 	Fuel     int64            `json:"fuel"`

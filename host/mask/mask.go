@@ -100,8 +100,7 @@ func base64Within(e *base64.Encoding, s []byte, before int) []byte {
 	return enc[(before*8+5)/6 : (before+len(s))*8/6]
 }
 
-// folded is m for text whose case was changed, as that of the names of headers
-// is.
+// Folded returns m for text whose case was changed, as in the names of headers.
 func (m *Masker) Folded() *Masker {
 	f := *m
 	f.fold, f.needles, f.parts = true, nil, nil
@@ -176,7 +175,7 @@ func (m *Masker) scan(b []byte) (found []span, hold, begun int) {
 	return found, hold, begun
 }
 
-// appendAll appends where needle is in text. at, unless nil, says where the
+// appendAll appends where needle is in text. at, unless nil, has the positions that the
 // bytes of text come from.
 func appendAll(found []span, text, needle []byte, at []int) []span {
 	for i := 0; ; {
@@ -232,8 +231,8 @@ func (p *parts) find(found []span, b []byte) []span {
 	return found
 }
 
-// open is the length of an end of b that is a part of the secret and may go on
-// to be a longer one; 0 where it is shorter than shortestPart.
+// open returns the length of an end of b that is a part of the secret and may become
+// a longer one; 0 if it is shorter than shortestPart.
 func (p *parts) open(b []byte) int {
 	if len(b) < shortestPart {
 		return 0
@@ -254,11 +253,11 @@ func (p *parts) open(b []byte) int {
 	return longest
 }
 
-// view is a way in which text is written.
+// view is an encoding of text.
 type view struct {
-	mark byte // what tells it from plain text
+	mark byte // distinguishes it from plain text
 	// escape reads one escape at the beginning of b: what it stands for and
-	// how many bytes it has. 0 bytes: it is not whole; -1: it is none.
+	// how many bytes it has. 0 bytes: it is incomplete; -1: it is not an escape.
 	escape func(b []byte) (text []byte, n int)
 }
 
@@ -282,8 +281,8 @@ var views = []view{
 	}},
 }
 
-// escape is one in what was read: where it is, and where in the text that goes
-// on.
+// escape is one in what was read: where it is, and where the text continues
+// after it.
 type escape struct {
 	span
 	next int
@@ -471,8 +470,8 @@ type piece struct {
 	n  int
 }
 
-// Output returns the two outputs of a call with the secrets masked; themselves
-// when there are none. Close writes what is held back; it does not close
+// Output returns the two outputs of a call with the secrets masked; unchanged
+// if there are no secrets. Close writes what is held back; it does not close
 // either. The writes to each come one after another; neither waits for the
 // other.
 func Output(stdout, stderr io.Writer, secrets [][]byte) (_, _ io.WriteCloser) {
@@ -589,7 +588,7 @@ func (p *pair) across(w *writer, last bool) (hold int) {
 	for _, piece := range p.order {
 		at := read[piece.of]
 		read[piece.of] += piece.n
-		n := min(piece.n, p.longest) // what is farther from a border crosses none
+		n := min(piece.n, p.longest) // no secret farther from a border crosses it
 		for i := range n {
 			text, from = append(text, piece.of.held[at+i]), append(from, origin{piece.of, at + i})
 		}
@@ -682,7 +681,7 @@ func JSON(data json.RawMessage, secrets [][]byte) json.RawMessage {
 	}
 	out, _, err := Texts(data, func(t JSONText) string { return string(m.Bytes([]byte(t.Text))) })
 	if err != nil {
-		return m.Bytes(data) // what it is will be said when it is sent
+		return m.Bytes(data) // sending it reports that it is not JSON
 	}
 	return out
 }

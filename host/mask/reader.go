@@ -54,10 +54,10 @@ func Covering(secrets [][]byte) func(body io.Reader) io.Reader {
 	return func(body io.Reader) io.Reader { return newReader(body, m, exact) }
 }
 
-// Reader returns what reads from text with the secrets in it masked.
+// Reader returns a reader of text with the secrets in it masked.
 func (m *Masker) Reader(text io.Reader) io.Reader {
 	r := newReader(text, m, m)
-	r.pair.cover = false // nobody was told a length
+	r.pair.cover = false // no length was announced
 	return r
 }
 

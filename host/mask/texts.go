@@ -6,11 +6,11 @@ import (
 	"errors"
 )
 
-// Placeholder stands where a secret would have been.
+// Placeholder replaces a secret.
 const Placeholder = "[secret]"
 
-// JSONText is a text in a document and what tells its meaning: the name of the member
-// that it is the value of, and the text before it in an array. Either may be empty.
+// JSONText is a text in a document and its context: the name of the member that it is
+// the value of, and the text before it in an array. Either may be empty.
 type JSONText struct {
 	Text, Member, Before string
 }
@@ -25,8 +25,8 @@ type container struct {
 
 // Texts returns data with mask applied to its texts, names of members and numbers,
 // and whether anything changed; a number that changes becomes Placeholder. It reads token by
-// token, so that of members of the same name each is masked. The error says that data
-// is not JSON.
+// token, so that each of several members of the same name is masked. It returns an error if
+// data is not JSON.
 //
 // Every call's record in the audit log goes through it, which is why it does not use
 // json.Decoder: that takes twice as long, and seven times the allocations.
@@ -117,7 +117,7 @@ func tokenLen(data []byte) int {
 	return len(data)
 }
 
-// textOf is the text that the token stands for.
+// textOf returns the text that the token stands for.
 func textOf(token []byte) string {
 	if bytes.IndexByte(token, '\\') < 0 {
 		return string(token[1 : len(token)-1])

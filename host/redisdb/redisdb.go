@@ -1,5 +1,5 @@
-// Package redisdb is a Redis that several hosts share, whose writes count once they are as safe as it is configured to
-// make them.
+// Package redisdb accesses a Redis that several hosts share, whose writes count once they are as safe as it is
+// configured to make them.
 //
 // It guarantees that a durable script (DB.Run) has succeeded only if the replicas of wait_replicas, or else of
 // min-replicas-to-write, have acknowledged it; that all is read from masters; that no operation takes longer than five
@@ -271,7 +271,7 @@ func (d *DB) masters(ctx context.Context, f func(context.Context, *redis.Client)
 }
 
 // Scan calls each with the hashes whose names begin with prefix, in no order, until
-// it returns false: with the fields, or with why they cannot be read, and the time
+// it returns false: with the fields, or the error of reading them, and the time
 // of the server in milliseconds since 1970. Those that are made or removed meanwhile
 // may be missed.
 func (d *DB) Scan(ctx context.Context, prefix string, each func(name string, fields map[string]string, err error, now int64) bool) error {

@@ -1,4 +1,4 @@
-// Package strictjson parses JSON that others write for toold: requests,
+// Package strictjson parses JSON from outside toold: requests,
 // tool.json, toold.json, the answers of guests. It rejects ambiguous text, and its
 // errors have a position; Unmarshal lists what is rejected.
 package strictjson

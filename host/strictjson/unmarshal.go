@@ -72,8 +72,8 @@ func Members(data []byte, member func(name, value []byte)) error {
 }
 
 // Judge calls judge with each string, number (a float64) and boolean of a text, and
-// with its pointer. What it answers, unless that is empty, is the reason of the *Fault
-// that is returned, at that value.
+// with its pointer. If judge returns a text, that is the reason of the *Fault that Judge
+// returns, at that value.
 func Judge(data []byte, judge func(pointer string, value any) string) error {
 	d := decoder{reader: reader{data: data}}
 	var walk func() *Fault
