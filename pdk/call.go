@@ -15,7 +15,7 @@ import (
 // instructions a byte, and the Call of a policy that wants the configuration
 // of a large repository is a megabyte; this costs about a thirtieth of that.
 // It takes what json.Unmarshal takes, less names in another case and null, and
-// passes over fields that it does not know: a newer host may send some. Of a
+// passes over unknown fields: a newer host may send some. Of a
 // name that is there twice the last counts.
 func decodeCall(b []byte, c *abi.Call) error {
 	r := &callReader{b: b}

@@ -42,7 +42,7 @@ var (
 	current atomic.Pointer[Fake]
 )
 
-// Run calls an export with input and answers its output, or the error that
+// Run calls an export with input and returns its output, or the error that
 // it set. Runs of several Fakes wait for one another. A panic of the export
 // passes through.
 func (f *Fake) Run(export func() int32, input []byte) ([]byte, error) {

@@ -17,7 +17,7 @@ func Config(key string) string {
 	return v
 }
 
-// LookupConfig is Config for those who need to tell "" from absent.
+// LookupConfig is Config for callers that distinguish "" from absent.
 func LookupConfig(key string) (string, bool) { return configGet(key) }
 
 // Level is the severity of a log line.
@@ -90,7 +90,7 @@ func Exec(r *abi.ExecRequest) (*abi.ExecResult, error) {
 const (
 	Stdout = "stdout"
 	Stderr = "stderr"
-	// Progress carries one JSON value that tells how far the call is.
+	// Progress carries one JSON value with the progress of the call.
 	Progress = "progress"
 )
 
@@ -124,7 +124,7 @@ func Emit(stream string, p []byte) error {
 }
 
 // Recv waits for the next piece of the caller's input, or for a message that
-// steers this call. It answers io.EOF at the end of the input.
+// steers this call. It returns io.EOF at the end of the input.
 func Recv() ([]byte, error) {
 	var res abi.RecvResult
 	if err := decodeRecv(toolRecv(nil), &res); err != nil {

@@ -13,10 +13,10 @@ package abi
 import "encoding/json"
 
 // Version is the version of the guest interface that this host speaks. A
-// module whose describe export answers a greater number is refused by name.
+// module whose describe export returns a greater number is refused by name.
 const Version = 1
 
-// Describe is what the optional describe export answers, once a version of a
+// Describe is what the optional describe export returns, once a version of a
 // module. It takes no input.
 type Describe struct {
 	// ABI is the version of this interface the module was written for.
@@ -33,12 +33,12 @@ type Describe struct {
 // WantRepoConfig asks for Call.RepoConfig.
 const WantRepoConfig = "repo_config"
 
-// WantHTTP says that a policy judges the HTTP requests of the tool's binary. The host
+// WantHTTP means that a policy judges the HTTP requests of the tool's binary. The host
 // reads those to every host that it may connect to wherever a policy has the export
 // wire, with this or without.
 const WantHTTP = "http"
 
-// Annotations say what a tool is like. They inform; they never grant.
+// Annotations describe a tool. They inform; they never grant.
 type Annotations struct {
 	Title       string `json:"title,omitempty"`
 	ReadOnly    *bool  `json:"read_only,omitempty"`
@@ -78,7 +78,7 @@ type Call struct {
 	// DeadlineMS is how many milliseconds the call has left.
 	DeadlineMS int64 `json:"deadline_ms,omitempty"`
 	// RepoConfig is the configuration that the git repository around Cwd
-	// brings along, in file order, when the policy's describe wants it.
+	// contains, in file order, if the policy's describe requests it.
 	RepoConfig *RepoConfig `json:"repo_config,omitempty"`
 	// Callbacks are the programs that the caller would run for the call in its own
 	// place, as far as the tool.json lets the tool ask for them; nil: none.
@@ -100,7 +100,7 @@ type Callback struct {
 	// Name is that of the file that the tool starts: letters, digits and -.
 	Name string `json:"name"`
 	// Path is the program of a hook, absolute and beneath the roots. The caller
-	// knows itself what its editor and its pager are.
+	// chooses its own editor and pager.
 	Path string `json:"path,omitempty"`
 }
 
@@ -122,7 +122,7 @@ type RepoConfig struct {
 	// Remotes are the entries of all repositories beneath the roots that the
 	// configuration's remotes, or the call's own arguments, name by a path.
 	Remotes []ConfigEntry `json:"remotes,omitempty"`
-	// RemoteError says why one of them cannot be trusted; a policy should then
+	// RemoteError is why one of them cannot be trusted; a policy should then
 	// deny what goes to a remote that is a path.
 	RemoteError string `json:"remote_error,omitempty"`
 	// Modules are the entries of .gitmodules, where Args name submodule.
@@ -139,18 +139,18 @@ type RepoConfig struct {
 	WorkTree string `json:"work_tree,omitempty"`
 	// Hooks are the names of the hooks that git would run in this repository, left
 	// out where the subcommand only looks (status, log);
-	// RemoteHooks those of Remotes. Where core.hooksPath leads out of the roots,
-	// they are all that git knows; where it leads elsewhere at all, those in the
+	// RemoteHooks those of Remotes. If core.hooksPath leads out of the roots,
+	// they are all that git has; if it leads elsewhere at all, those in the
 	// repository's own folder are there as "hooks/NAME".
 	Hooks       []string `json:"hooks,omitempty"`
 	RemoteHooks []string `json:"remote_hooks,omitempty"`
 	// HooksDir is the folder in which Hooks lie, links resolved; empty where that is
 	// not beneath the roots.
 	HooksDir string `json:"hooks_dir,omitempty"`
-	// Bare is the git directory that was found, where it is Dir itself or a folder
-	// above and not a .git within one: git takes it for one without a working tree.
+	// Bare is the git directory that was found, if it is Dir itself or a folder
+	// above and not a .git within one: git treats it as one without a working tree.
 	Bare string `json:"bare,omitempty"`
-	// Error says why the configuration could not be read; a policy should
+	// Error is why the configuration could not be read; a policy should
 	// then deny what depends on it.
 	Error string `json:"error,omitempty"`
 }
@@ -166,19 +166,20 @@ type ConfigEntry struct {
 const (
 	Allow = "allow"
 	Deny  = "deny"
-	// Ask lets the call run once somebody has approved it. Ask of the Decision
-	// says who may.
+	// Ask lets the call run once it was approved. Ask of the Decision names who
+	// may approve it.
 	Ask = "ask"
 )
 
-// Approval is what a policy asks for. It is a part of what is approved: where the
-// policy says anything else when the call is to run, the approval does not count.
+// Approval is what a policy asks for. It is a part of what is approved: if the
+// policy asks for anything else when the call is about to run, the approval does not
+// count.
 type Approval struct {
 	// By names who may approve beside the operator: "sub:NAME" is the subject of a
 	// token, "uid:NUMBER" a user who calls without one, 32 hexadecimal digits are
 	// the ID of an identity. Empty: the operator alone.
 	By []string `json:"by,omitempty"`
-	// Self lets whoever calls approve it, too.
+	// Self lets the caller approve it, too.
 	Self bool `json:"self,omitempty"`
 	// TTLMS is how many milliseconds the call can be approved and run after it was
 	// asked for: 0 is 15 minutes, the least is a second, the most are 7 days.
@@ -189,7 +190,7 @@ type Approval struct {
 	Text string `json:"text,omitempty"`
 }
 
-// Decision is what restrict answers.
+// Decision is what restrict returns.
 type Decision struct {
 	Effect string `json:"effect"`
 	// Rule names the rule that decided, for logs and for the caller.
@@ -214,9 +215,9 @@ type Decision struct {
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
 	// TimeoutMS narrows the tool's timeout; it never widens it.
 	TimeoutMS int64 `json:"timeout_ms,omitempty"`
-	// Stdin says whether this call wants the caller's input.
+	// Stdin reports whether this call reads the caller's input.
 	Stdin *bool `json:"stdin,omitempty"`
-	// Shell says that this call cannot do without the shell that tool.json
+	// Shell means that this call cannot do without the shell that tool.json
 	// lists in capabilities.exec (git runs one for a remote that is a path).
 	// A shell is withheld from every other call; a call that gets it runs
 	// without the tool's secrets.
@@ -225,16 +226,16 @@ type Decision struct {
 	// given with -c: what runs must be one of them, or one of them followed by
 	// a space and words in single quotes. Empty: any line.
 	ShellLines []string `json:"shell_lines,omitempty"`
-	// Notes are said on the call's standard error before the tool runs, a line
+	// Notes are written to the call's standard error before the tool runs, a line
 	// each: what will not be as the caller expects.
 	Notes []string `json:"notes,omitempty"`
 	// Callbacks are the programs that the call may ask its caller to run; nil leaves
-	// what policies before this one said, which is none where none did. Where
-	// several name some, those that all name remain.
+	// those of policies before this one, or none. If several policies name some,
+	// those that all name remain.
 	Callbacks []Callback `json:"callbacks,omitzero"`
 }
 
-// Result is what handle answers.
+// Result is what handle returns.
 type Result struct {
 	ExitCode int `json:"exit_code"`
 	// Stdout and Stderr are text; the _base64 forms carry any bytes and win
@@ -245,44 +246,44 @@ type Result struct {
 	StderrBase64 string          `json:"stderr_base64,omitempty"`
 	Data         json.RawMessage `json:"data,omitempty"`
 	Error        *Error          `json:"error,omitempty"`
-	// Gone says that what Binding names is no longer there, and that nothing
-	// was done. The host then makes the identity's tools anew, and calls once
-	// more where this one is still among them with the same schema.
+	// Gone means that what Binding names is no longer there, and that nothing
+	// was done. The host then rediscovers the identity's tools, and calls once
+	// more if this one is still among them with the same schema.
 	Gone bool `json:"gone,omitempty"`
-	// Safety is what the call found out about the identity's grants, where it
-	// found out anything. The host makes the tools anew where it differs from
-	// the Surface's.
+	// Safety is what the call found out about the identity's grants, if
+	// anything. The host rediscovers the tools if it differs from the
+	// Surface's.
 	Safety *Safety `json:"safety,omitempty"`
 }
 
 // Discovery is what discover is asked: which tools this module brings for one
-// identity. Whose, the configuration says (config_get); all that have the same
+// identity. The configuration (config_get) has the identity; all that have the same
 // configuration share the answer.
 type Discovery struct {
 	// Tool is the module's own name.
 	Tool string `json:"tool"`
-	// ReadOnly says that the identity may only read; tools that change
+	// ReadOnly means that the identity may only read; tools that change
 	// something would not be shown.
 	ReadOnly bool `json:"read_only,omitempty"`
 	// DeadlineMS is how many milliseconds the discovery has left.
 	DeadlineMS int64 `json:"deadline_ms,omitempty"`
 }
 
-// Surface is what discover answers.
+// Surface is what discover returns.
 type Surface struct {
 	Tools []SurfaceTool `json:"tools"`
-	// Safety is what the identity may do, as the module's server says it.
+	// Safety is what the identity may do, as reported by the module's server.
 	Safety *Safety `json:"safety,omitempty"`
 	// TTLMS is how many milliseconds the surface is fresh; the host's default
 	// is 15 minutes, its bounds are a second and a day.
 	TTLMS int64 `json:"ttl_ms,omitempty"`
-	// Error says why there is no surface. With the code Unauthenticated the
+	// Error is why there is no surface. With the code Unauthenticated the
 	// host remembers it for a minute.
 	Error *Error `json:"error,omitempty"`
 }
 
-// Unauthenticated is the Error.Code with which a module says that its server
-// does not know the identity, or not with this password.
+// Unauthenticated is the Error.Code with which a module reports that its server
+// rejects the identity, or its password.
 const Unauthenticated = "UNAUTHENTICATED"
 
 // SurfaceTool is one tool of a Surface.
@@ -298,9 +299,10 @@ type SurfaceTool struct {
 	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 	// Icons are for people who choose a tool. The host does not load them.
 	Icons []Icon `json:"icons,omitempty"`
-	// Annotations inform. That a tool changes something, Mutating alone says.
+	// Annotations inform. Only Mutating determines whether a tool changes
+	// something.
 	Annotations *Annotations `json:"annotations,omitempty"`
-	// Mutating says that a call changes something. A tool without it can make
+	// Mutating means that a call changes something. A tool without it can make
 	// GET and HEAD requests only.
 	Mutating bool `json:"mutating,omitempty"`
 	// Binding comes back with each call of the tool. The caller never sees it.
@@ -333,12 +335,12 @@ type Classify struct {
 	Result Result `json:"result"`
 }
 
-// Classification is what classify answers. A binary's exit code is its answer;
-// here a policy says that one is not: that what the tool works with failed.
+// Classification is what classify returns. A binary's exit code is its answer;
+// here a policy can classify it instead: as a failure of what the tool works with.
 type Classification struct {
 	// Failure counts against the tool's circuit breaker.
 	Failure bool `json:"failure,omitempty"`
-	// Retriable says of a failure that the same call may succeed when made
+	// Retriable means, of a failure, that the same call may succeed when made
 	// again.
 	Retriable bool `json:"retriable,omitempty"`
 }
@@ -352,7 +354,7 @@ const (
 
 // Reconcile is what the optional reconcile export of a policy or a handler is
 // asked about a call that changes something and has an idempotency key: before the
-// call begins, which facts it needs to tell later how the call ended, and, when the
+// call begins, which facts it needs to determine later how the call ended, and, when the
 // call was cut off, how it ended. It must change nothing: requests are GET and
 // HEAD only, and the module can neither run binaries itself, nor call tools, nor
 // set variables. Through Reconciliation.Run it has the tool's own binary run.
@@ -367,7 +369,7 @@ type Reconcile struct {
 	// Key is the idempotency key as the caller wrote it; empty for one that was
 	// made of the payload.
 	Key string `json:"key,omitempty"`
-	// Before says that the call has not begun: the answer is Facts.
+	// Before means that the call has not begun: the answer is Facts.
 	Before bool `json:"before,omitempty"`
 	// BeganMS is when the call began, EndedMS when it was cut off or found to have
 	// been, and NowMS is now: in milliseconds since 1970, by the host's clock or
@@ -375,9 +377,9 @@ type Reconcile struct {
 	BeganMS int64 `json:"began_ms,omitempty"`
 	EndedMS int64 `json:"ended_ms,omitempty"`
 	NowMS   int64 `json:"now_ms,omitempty"`
-	// Gone says that no process and no request of the call is left on the host
+	// Gone means that no process and no request of the call is left on the host
 	// that ran it. What a server does that got the request is not in it.
-	// Where it is false the host takes VerdictNotDone for VerdictUnknown.
+	// If it is false, the host treats VerdictNotDone as VerdictUnknown.
 	Gone bool `json:"gone,omitempty"`
 	// Facts are what this export answered before the call began.
 	Facts json.RawMessage `json:"facts,omitempty"`
@@ -391,13 +393,13 @@ type ReconcileRan struct {
 	ExitCode int      `json:"exit_code"`
 	Stdout   string   `json:"stdout,omitempty"`
 	Stderr   string   `json:"stderr,omitempty"`
-	// Truncated says that not all of the output is here.
+	// Truncated means that not all of the output is here.
 	Truncated bool `json:"truncated,omitempty"`
-	// Error says why it did not run, or not to its end.
+	// Error is why it did not run, or not to its end.
 	Error *Error `json:"error,omitempty"`
 }
 
-// Reconciliation is what reconcile answers.
+// Reconciliation is what reconcile returns.
 type Reconciliation struct {
 	// Run are argument lists to run the tool's binary with, after which the
 	// export is asked again. They go the way of every call, through restrict, as
@@ -406,10 +408,10 @@ type Reconciliation struct {
 	// Facts answer Before: any JSON up to 16 KiB. Without them the host keeps no
 	// facts, and asks later all the same.
 	Facts json.RawMessage `json:"facts,omitempty"`
-	// Verdict is VerdictDone only where the call has done all that it was to do,
-	// VerdictNotDone only where it has done nothing and never will.
+	// Verdict is VerdictDone only if the call has done all that it was to do,
+	// VerdictNotDone only if it has done nothing and never will.
 	Verdict string `json:"verdict,omitempty"`
-	// Evidence says what the verdict was made of, for people.
+	// Evidence is what the verdict is based on, for people.
 	Evidence string `json:"evidence,omitempty"`
 	// Result is that of a call that was done, as it is replayed.
 	Result *Result `json:"result,omitempty"`
@@ -428,7 +430,7 @@ const (
 // may only look, as reconcile may, and is asked by several connections at once. It
 // is of the same version of the module as the restrict export that decided the call.
 type Wire struct {
-	// On is WirePush or WireHTTP. A policy should deny what it does not know.
+	// On is WirePush or WireHTTP. A policy should deny unknown ones.
 	On string `json:"on"`
 	// Host is the name or address that was connected to, in lower case, and Port
 	// its port.
@@ -440,7 +442,7 @@ type Wire struct {
 	// Method is that of an HTTP request.
 	Method string `json:"method,omitempty"`
 	// Remote is the URL of the repository that is pushed to, Refs is what becomes
-	// of it, and PushOptions is what is said to the hooks there.
+	// of it, and PushOptions is what is passed to the hooks there.
 	Remote      string    `json:"remote,omitempty"`
 	Refs        []WireRef `json:"refs,omitempty"`
 	PushOptions []string  `json:"push_options,omitempty"`
@@ -457,8 +459,8 @@ type WireRef struct {
 	Old string `json:"old"`
 	New string `json:"new"`
 	// Force is true for a deletion and for an update that drops commits, false
-	// for a new reference and for a fast-forward, and null where the host cannot
-	// tell, which a policy should take for true.
+	// for a new reference and for a fast-forward, and null if the host cannot
+	// determine it, which a policy should treat as true.
 	Force *bool `json:"force"`
 }
 
@@ -480,7 +482,7 @@ type ExecRequest struct {
 	StdinBase64 string            `json:"stdin_base64,omitempty"`
 }
 
-// ExecResult is what tool_exec answers. Error is set, and the rest empty,
+// ExecResult is what tool_exec returns. Error is set, and the rest empty,
 // when nothing ran.
 type ExecResult struct {
 	ExitCode     int    `json:"exit_code"`
@@ -498,13 +500,13 @@ type EmitRequest struct {
 	DataBase64 string `json:"data_base64,omitempty"`
 }
 
-// EmitResult is what tool_emit answers. Error is set when the caller has
+// EmitResult is what tool_emit returns. Error is set when the caller has
 // left; a handler should then stop.
 type EmitResult struct {
 	Error *Error `json:"error,omitempty"`
 }
 
-// RecvResult is what tool_recv answers; tool_recv takes no input (offset 0).
+// RecvResult is what tool_recv returns; tool_recv takes no input (offset 0).
 type RecvResult struct {
 	// DataBase64 is the next piece of the caller's input, or one message
 	// that steers the call.

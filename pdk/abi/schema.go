@@ -8,7 +8,7 @@ import _ "embed"
 var schema []byte
 
 // Schema is the JSON Schema of this package's types, each under $defs by its
-// name. What a guest answers is closed: the host refuses fields that are not
-// in it. What the host says is open: a guest ignores fields that it does not
-// know, since later versions may add some. Guests do not link it.
+// name. What a guest returns is closed: the host refuses fields that are not
+// in it. What the host sends is open: a guest ignores unknown fields, since later
+// versions may add some. Guests do not link it.
 func Schema() []byte { return append([]byte(nil), schema...) }

@@ -176,7 +176,7 @@ func TestSchema(t *testing.T) {
 		return
 	}
 	if !bytes.Equal(abi.Schema(), want) {
-		t.Error("schema.json is not what abi.go says; run: go test ./pdk/abi -run Schema -update")
+		t.Error("schema.json does not match abi.go; run: go test ./pdk/abi -run Schema -update")
 	}
 	for name := range comments(t) {
 		if !strings.Contains(name, ".") && !bytes.Contains(want, []byte(`"`+name+`": {`)) {

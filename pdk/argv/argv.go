@@ -64,7 +64,7 @@ type Style struct {
 // Number is the name of the flag that "-5" is read as under Style.Numbers.
 const Number = "-NUM"
 
-// Flag is one flag that a grammar knows.
+// Flag is one flag of a grammar.
 type Flag struct {
 	// Names are its spellings, separated by spaces: "-o --output". The last
 	// one is the canonical one, in which the line is written.
@@ -145,7 +145,7 @@ type Item struct {
 	Negated bool
 	// Value is the flag's value as its type left it, or the operand.
 	Value string
-	// HasValue tells "--color=" from "--color".
+	// HasValue distinguishes "--color=" from "--color".
 	HasValue bool
 	// Dashed: an operand that came after "--".
 	Dashed bool
@@ -304,7 +304,7 @@ func (p *parser) short(a string) *Refusal {
 	return nil
 }
 
-// flag takes one flag that the grammar knows, and its value.
+// flag parses one flag of the grammar, and its value.
 func (p *parser) flag(f *Flag, name, value string, joined bool) *Refusal {
 	if f.Refuse != "" {
 		return refused(f, name)

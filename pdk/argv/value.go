@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Value checks one value of a flag or operand and answers it as it shall be
+// Value checks one value of a flag or operand and returns it as it shall be
 // written. Its error completes the sentence "flag -x: ..."; a *Refusal keeps
 // its own rule and advice.
 type Value func(v string, in Scope) (string, error)

@@ -26,7 +26,7 @@
 // One module with the exports describe, restrict, handle, discover, classify,
 // reconcile and wire. restrict and handle look at args[0] of its Call, the request, and does what the tables say; the other
 // arguments are A, B and so on. It reads its Call as abi.Call has it, ignores
-// fields that it does not know, and keeps nothing from one call to the next.
+// unknown fields, and keeps nothing from one call to the next.
 //
 // # describe
 //

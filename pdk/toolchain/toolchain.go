@@ -33,7 +33,7 @@ const (
 // Languages returns all of them.
 func Languages() []Language { return []Language{Go, Rust, C, AssemblyScript} }
 
-// MissingError says that a program is not there, and how it is installed.
+// MissingError is a program that is not there, with how to install it.
 type MissingError struct {
 	Language Language
 	Program  string // what was looked for
@@ -47,7 +47,7 @@ func (e *MissingError) Error() string {
 // FailedError is a compiler that ran and failed.
 type FailedError struct {
 	Command []string
-	Output  string // what it said
+	Output  string // its output
 }
 
 func (e *FailedError) Error() string {
@@ -320,8 +320,8 @@ func (c *compiler) buildInto(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	// Beside where it goes, so that it can be renamed there, and hidden, so
-	// that nobody takes it for a module.
+	// Next to its destination, so that it can be renamed there, and hidden, so
+	// that it is not mistaken for a module.
 	tmp, err := os.CreateTemp(filepath.Dir(out), "."+filepath.Base(out)+"-")
 	if err != nil {
 		return err
@@ -477,7 +477,7 @@ func run(ctx context.Context, dir string, env []string, program string, args ...
 	return err
 }
 
-// output answers what a program writes to its standard output.
+// output returns what a program writes to its standard output.
 func output(ctx context.Context, dir string, env []string, program string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = dir

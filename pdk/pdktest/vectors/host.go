@@ -70,7 +70,7 @@ func (h *Host) Recv() ([]byte, error) {
 	return []byte(p), nil
 }
 
-// HTTP answers a request, or says why there is no answer.
+// HTTP answers a request, or returns why there is no answer.
 func (h *Host) HTTP(r HTTPAsked) (*HTTPAnswer, error) {
 	h.http = &r
 	switch {
@@ -97,7 +97,7 @@ func (h *Host) ToolCall(envelope []byte) []byte {
 	return h.v.ToolCall
 }
 
-// Check says how what the host was asked and told differs from what it must
+// Check returns how what the host was asked and sent differs from what it must
 // have been.
 func (h *Host) Check() error {
 	switch {

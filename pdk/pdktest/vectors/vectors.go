@@ -51,7 +51,7 @@ type Vector struct {
 	AskedForCall json.RawMessage   `json:"asked_tool_call,omitempty"`
 }
 
-// HTTPAnswer is what http_request answers; with Error there is no answer.
+// HTTPAnswer is what http_request returns; with Error there is no answer.
 type HTTPAnswer struct {
 	Status  int               `json:"status,omitempty"`
 	Headers map[string]string `json:"headers,omitempty"`
@@ -118,7 +118,7 @@ func Load(dir string) ([]Vector, error) {
 	return all, nil
 }
 
-// answer is an empty value of the type that the export answers.
+// answer is an empty value of the type that the export returns.
 func (v *Vector) answer() any {
 	switch v.Export {
 	case "describe":
@@ -137,7 +137,7 @@ func (v *Vector) answer() any {
 	return nil
 }
 
-// CheckAnswer says how the answer of a guest differs from Out.
+// CheckAnswer returns how the answer of a guest differs from Out.
 func (v *Vector) CheckAnswer(answer []byte) error {
 	got, err := canonical(answer, v.answer())
 	if err != nil {
