@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/toold/toold/host/tools"
+	"github.com/toold/toold/pdk/abi"
 )
 
 // The states of a tool, in Status.State and on the admin socket.
@@ -58,6 +59,8 @@ type Status struct {
 	Schema json.RawMessage
 	// Title is its name for people, where it has one.
 	Title string
+	// Annotations is what tool.json or the module declares of it, nil if nothing.
+	Annotations *abi.Annotations
 	// Output is the schema of the data that it answers, where it says so.
 	Output json.RawMessage
 	// Loaded is when the generation began to serve, Calls the number of calls
@@ -120,7 +123,7 @@ func (c *Catalog) List() []Status {
 		s.PolicyDigests, s.HandlerDigest = t.PolicyDigests, t.HandlerDigest
 		s.Category, s.Version, s.Mutating, s.Schema, s.Output = t.Def.Category, t.Version, t.Def.Mutating, t.SchemaSource, t.OutputSource
 		if t.Annotations != nil {
-			s.Title = t.Annotations.Title
+			s.Title, s.Annotations = t.Annotations.Title, t.Annotations
 		}
 		s.Mode, s.Missing = t.Def.Reliability.Mode, t.Missing
 		s.Executes, s.User = t.Kind == tools.Binary || len(t.Def.Capabilities.Exec) > 0, t.User != nil

@@ -17,6 +17,7 @@ import (
 	"github.com/toold/toold/host/strictjson"
 	"github.com/toold/toold/host/tools"
 	"github.com/toold/toold/host/wire"
+	"github.com/toold/toold/pdk/abi"
 )
 
 // listDiscovered lists by name what the modules provide for the caller of a, and why part of it is missing. If two
@@ -180,7 +181,10 @@ func (f *Finder) List(ctx context.Context, a call.Admitted) call.Outcome {
 	for _, s := range f.Tools.List() {
 		taken[s.Name] = true
 		if len(listening[s.Name]) == 0 && s.Serving() && entrance.Serves(s.Category) && !slices.Contains(discovering, s.Name) {
-			list = append(list, listedTool{Name: s.Name, Title: s.Title, Description: s.Description, Category: s.Category, Schema: s.Schema, Output: s.Output, Mutating: s.Mutating})
+			list = append(list, listedTool{
+				Name: s.Name, Title: s.Title, Description: s.Description, Category: s.Category,
+				Schema: s.Schema, Annotations: annotations(s.Annotations, s.Mutating), Output: s.Output, Mutating: s.Mutating,
+			})
 		}
 	}
 	var wait time.Duration
@@ -222,6 +226,24 @@ func (f *Finder) List(ctx context.Context, a call.Admitted) call.Outcome {
 		return call.Failed(ctx, err)
 	}
 	return call.Outcome{Result: res}
+}
+
+// annotations returns what a tool of tools.d declares of itself, without the title, or nil. One that is mutating is
+// not read-only.
+func annotations(a *abi.Annotations, mutating bool) json.RawMessage {
+	if a == nil {
+		return nil
+	}
+	said := *a
+	said.Title = ""
+	if no := false; mutating {
+		said.ReadOnly = &no
+	}
+	b, err := json.Marshal(said)
+	if err != nil || string(b) == "{}" {
+		return nil
+	}
+	return b
 }
 
 func raw(s string) json.RawMessage {
