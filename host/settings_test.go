@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -28,10 +31,10 @@ import (
 var settings = map[string]string{
 	"instance":                    "TestSettings",
 	"tools":                       "TestSwapUnderLoad",
-	"restricted":                  "TestLostPolicy",
+	"restricted":                  "TestSettings",
 	"socket":                      "TestBothForms",
-	"socket_mode":                 "TestSocketsOfOtherUsers",
-	"socket_group":                "TestSocketsOfOtherUsers",
+	"socket_mode":                 "TestSettings",
+	"socket_group":                "TestSettings",
 	"admin":                       "TestASocketHasOneDaemon",
 	"state":                       "TestLinkedRootAndState",
 	"roots":                       "TestReloadedRoots",
@@ -49,8 +52,8 @@ var settings = map[string]string{
 	"traces":                      "TestSpansReachACollector",
 	"log_level":                   "TestSettings",
 	"store":                       "TestStoreAway",
-	"reliability":                 "TestReloadKeepsWhatItDidNotChange",
-	"confine":                     "TestLeastOfSystem",
+	"reliability":                 "TestSettings",
+	"confine":                     "TestSettings",
 	"confine_most":                "TestBinariesDoNotReadTheDaemons",
 	"max_connections":             "TestSettings",
 	"shutdown_grace":              "TestSettings",
@@ -63,12 +66,12 @@ var settings = map[string]string{
 	"sessions.persist":            "TestSessionInMemory",
 	"sessions.watchers":           "TestWatchForms",
 	"sessions.watchers_all":       "TestSettings",
-	"sessions.watch_events":       "TestWatchResumes",
-	"sessions.watch_output":       "TestWatchResumes",
-	"sessions.watch_keep":         "TestBounds",
+	"sessions.watch_events":       "TestSettings",
+	"sessions.watch_output":       "TestSettings",
+	"sessions.watch_keep":         "TestSettings",
 	"sessions.job_output":         "TestJobOutputIsBounded",
 	"audit.mode":                  "TestAuditCannotBeWritten",
-	"audit.max_bytes":             "TestPrune",
+	"audit.max_bytes":             "TestSettings",
 	"audit.max_age_days":          "TestPruneByAge",
 	"identity.jwks":               "TestHostileTokens",
 	"identity.issuer":             "TestWebAdmission",
@@ -85,10 +88,10 @@ var settings = map[string]string{
 // toolSettings are the keys of tool.json, each with a test that shows what it does.
 var toolSettings = map[string]string{
 	"$schema":                                      "TestDefaults",
-	"annotations.destructive":                      "TestDescribe",
-	"annotations.idempotent":                       "TestDescribe",
-	"annotations.open_world":                       "TestDescribe",
-	"annotations.read_only":                        "TestDescribe",
+	"annotations.destructive":                      "TestToolSettings",
+	"annotations.idempotent":                       "TestToolSettings",
+	"annotations.open_world":                       "TestToolSettings",
+	"annotations.read_only":                        "TestToolSettings",
 	"annotations.title":                            "TestOutputSchema",
 	"binary":                                       "TestKinds",
 	"callbacks":                                    "TestHooksOfTheCaller",
@@ -112,20 +115,20 @@ var toolSettings = map[string]string{
 	"entry.input":                                  "TestExtism",
 	"entry.output":                                 "TestExtism",
 	"environment":                                  "TestEnvIsAdmittedByName",
-	"environment_seen":                             "TestUnhonoured",
+	"environment_seen":                             "TestToolSettings",
 	"handler":                                      "TestKinds",
 	"hash":                                         "TestHash",
-	"idempotent":                                   "TestClassify",
+	"idempotent":                                   "TestToolSettings",
 	"identity.claims":                              "TestAuditTells",
 	"identity.secret":                              "TestDiscoverySettings",
 	"limits.compile.memory":                        "TestCompileLimits",
-	"limits.compile.module":                        "TestCompileLimits",
+	"limits.compile.module":                        "TestToolSettings",
 	"limits.compile.time":                          "TestCompileLimits",
 	"limits.concurrency":                           "TestModulesWaitForNoPlaceThatWaitsForThem",
-	"limits.fuel":                                  "TestLimitsAreNamed",
-	"limits.memory":                                "TestHostileModules",
-	"limits.output":                                "TestHostileModules",
-	"limits.queue":                                 "TestLimiterQueueIsBounded",
+	"limits.fuel":                                  "TestToolSettings",
+	"limits.memory":                                "TestToolSettings",
+	"limits.output":                                "TestToolSettings",
+	"limits.queue":                                 "TestToolSettings",
 	"limits.stream":                                "TestStreamLimit",
 	"mutating":                                     "TestDiskIsFull",
 	"on":                                           "TestToolsAreRunWithEvents",
@@ -138,20 +141,20 @@ var toolSettings = map[string]string{
 	"reliability.breaker.failure_threshold":        "TestNamesOfTheBreaker",
 	"reliability.breaker.failures":                 "TestNamesOfTheBreaker",
 	"reliability.breaker.half_open_concurrency": "TestNamesOfTheBreaker",
-	"reliability.breaker.ratio":                 "TestAlternatingOpensAtTheHundredth",
+	"reliability.breaker.ratio":                 "TestToolSettings",
 	"reliability.breaker.reset_ms":              "TestNamesOfTheBreaker",
 	"reliability.breaker.reset_timeout_ms":      "TestNamesOfTheBreaker",
-	"reliability.breaker.window":                "TestAlternatingOpensAtTheHundredth",
-	"reliability.failed_ttl":                    "TestFailureIsKeptAsLongAsItSays",
-	"reliability.mode":                          "TestModes",
-	"reliability.on_duplicate":                  "TestDuplicateAtTheSameTime",
+	"reliability.breaker.window":                "TestToolSettings",
+	"reliability.failed_ttl":                    "TestToolSettings",
+	"reliability.mode":                          "TestToolSettings",
+	"reliability.on_duplicate":                  "TestToolSettings",
 	"reliability.retriable_exits":               "TestNamesOfTheBreaker",
 	"reliability.retry.budget.burst":            "TestRetryBudget",
-	"reliability.retry.budget.share":            "TestRetryBudget",
-	"reliability.retry.cap_ms":                  "TestRetryFourAttemptsWithGrowingWaits",
-	"reliability.retry.initial_ms":              "TestRetryFourAttemptsWithGrowingWaits",
+	"reliability.retry.budget.share":            "TestToolSettings",
+	"reliability.retry.cap_ms":                  "TestToolSettings",
+	"reliability.retry.initial_ms":              "TestToolSettings",
 	"reliability.retry.max":                     "TestRetryBudget",
-	"reliability.ttl":                           "TestFileSettles",
+	"reliability.ttl":                           "TestToolSettings",
 	"roots":                                     "TestReloadedRoots",
 	"schema":                                    "TestMisspelledFieldOfACommand",
 	"secrets.*.content":                         "TestGitWithoutToken",
@@ -166,10 +169,10 @@ var toolSettings = map[string]string{
 	"secrets.*.ssh_key":                         "TestSSHKey",
 	"secrets.*.ssh_sign":                        "TestSigning",
 	"secrets.*.tls":                             "TestTLS",
-	"stdin":                                     "TestHandler",
+	"stdin":                                     "TestToolSettings",
 	"terminal":                                  "TestTerminal",
 	"terminal_output":                           "TestTerminalIsFiltered",
-	"timeout":                                   "TestTimeoutLeavesNothing",
+	"timeout":                                   "TestToolSettings",
 	"user":                                      "TestUser",
 	"wasi":                                      "TestKinds",
 }
@@ -223,14 +226,19 @@ func TestEverySettingHasATest(t *testing.T) {
 			}
 		}
 	}
-	own, err := os.ReadFile("settings_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for key, test := range settings {
-		part := regexp.MustCompile(`t\.Run\("[^"]*\b` + regexp.QuoteMeta(key[strings.LastIndex(key, ".")+1:]) + `\b`)
-		if test == "TestSettings" && !part.Match(own) {
-			t.Errorf("%s: TestSettings has no part of it", key)
+	for test, c := range map[string]struct {
+		file string
+		keys map[string]string
+	}{"TestSettings": {"settings_test.go", settings}, "TestToolSettings": {"toolsettings_test.go", toolSettings}} {
+		own, err := os.ReadFile(c.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for key, by := range c.keys {
+			part := regexp.MustCompile(`t\.Run\("[^"]*\b` + regexp.QuoteMeta(key[strings.LastIndex(key, ".")+1:]) + `\b`)
+			if by == test && !part.Match(own) {
+				t.Errorf("%s: %s has no part of it", key, test)
+			}
 		}
 	}
 }
@@ -388,6 +396,88 @@ func TestSettings(t *testing.T) {
 			}
 		}
 	})
+	t.Run("restricted", func(t *testing.T) {
+		dir := t.TempDir()
+		policy, err := os.ReadFile(hosttest.Guest(t, policyPkg))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, "echo.wasm"), policy, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := hosttest.Start(t, config.Config{Restricted: dir})
+		d.Tool(t, "echo", M{"binary": "/bin/echo"}, nil)
+		if a := ask(t, d.Socket, M{"tool": "echo", "args": []string{"deny"}, "cwd": d.Root}); a.Code != "DENIED" {
+			t.Errorf("%s", a.raw)
+		}
+	})
+	t.Run("socket_mode and socket_group", func(t *testing.T) {
+		group := os.Getgid()
+		if os.Getuid() == 0 {
+			group = 12346
+		}
+		d := hosttest.Start(t, config.Config{SocketMode: "0600", SocketGroup: strconv.Itoa(group)})
+		var st unix.Stat_t
+		if err := unix.Lstat(d.Socket, &st); err != nil || st.Mode&0o777 != 0o600 || st.Gid != uint32(group) {
+			t.Errorf("mode %o, group %d, %v", st.Mode, st.Gid, err)
+		}
+	})
+	t.Run("confine", func(t *testing.T) {
+		d := hosttest.Start(t, config.Config{Confine: "uid"})
+		d.Tool(t, "echo", M{"binary": "/bin/echo"}, nil) // without a user
+		if a := ask(t, d.Socket, M{"tool": "echo", "cwd": d.Root}); a.Status == "success" {
+			t.Errorf("%s", a.raw)
+		}
+	})
+	t.Run("reliability", func(t *testing.T) {
+		for mode, want := range map[string]string{"": "xx", "all": "x"} {
+			d := hosttest.Start(t, config.Config{Reliability: mode})
+			d.Tool(t, "sh", M{"binary": "/bin/sh", "mutating": true}, nil)
+			for range 2 {
+				ask(t, d.Socket, M{"tool": "sh", "args": []string{"-c", "printf x >>ran"}, "cwd": d.Root, "idempotency_key": "k"})
+			}
+			if text, err := os.ReadFile(filepath.Join(d.Root, "ran")); err != nil || string(text) != want {
+				t.Errorf("%q: two calls with one key left %q, %v", mode, text, err)
+			}
+		}
+	})
+	t.Run("audit.max_bytes", func(t *testing.T) {
+		d := hosttest.Start(t, config.Config{Audit: config.AuditConfig{MaxBytes: 1 << 20}})
+		d.Tool(t, "true", M{"binary": "/bin/true"}, nil)
+		for range 130 { // of each call 16 KiB of arguments are recorded
+			ask(t, d.Socket, M{"tool": "true", "args": slices.Repeat([]string{strings.Repeat("x", 1000)}, 15), "cwd": d.Root})
+		}
+		until(t, "the log is within its limit", func() bool {
+			size := int64(0)
+			filepath.WalkDir(filepath.Join(d.Config.State, "audit"), func(_ string, e fs.DirEntry, err error) error {
+				if err == nil && e.Type().IsRegular() {
+					if info, err := e.Info(); err == nil {
+						size += info.Size()
+					}
+				}
+				return nil
+			})
+			return size < 5<<18
+		})
+	})
+	t.Run("sessions.watch_events", func(t *testing.T) {
+		if l := lostMeanwhile(t, config.SessionsConfig{WatchEvents: 8}, false); l == nil || l.State == 0 {
+			t.Errorf("lost: %+v", l)
+		}
+	})
+	t.Run("sessions.watch_output", func(t *testing.T) {
+		if l := lostMeanwhile(t, config.SessionsConfig{WatchOutput: 64 << 10}, false); l == nil || l.Output == 0 || l.State != 0 {
+			t.Errorf("lost: %+v", l)
+		}
+	})
+	t.Run("sessions.watch_keep", func(t *testing.T) {
+		if l := lostMeanwhile(t, config.SessionsConfig{}, true); l != nil {
+			t.Errorf("by default, after 2 seconds: lost %+v", l)
+		}
+		if l := lostMeanwhile(t, config.SessionsConfig{WatchKeep: 1}, true); l == nil {
+			t.Error("after 2 seconds nothing is lost")
+		}
+	})
 	t.Run("sessions.watchers_all", func(t *testing.T) {
 		d := hosttest.Start(t, config.Config{Sessions: config.SessionsConfig{WatchersAll: 1}})
 		mine := client.Sessions{Socket: d.Socket}
@@ -403,6 +493,40 @@ func TestSettings(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// lostMeanwhile is what a watcher of a session is told that it has lost when it comes back
+// after some calls and, if it stays away, two seconds more; nil if nothing.
+func lostMeanwhile(t *testing.T, c config.SessionsConfig, away bool) (lost *events.Loss) {
+	t.Helper()
+	d := sessionDaemon(t, config.Config{Sessions: c})
+	id, me := newSession(t, d.Socket), client.Sessions{Socket: d.Socket}
+	gone := watch(t, me, id, "")
+	gone.stop()
+	<-gone.ended
+	for range 10 {
+		ask(t, d.Socket, M{"tool": "sh", "args": []string{"-c", "head -c 20000 /dev/zero"}, "cwd": d.Root, "session": id})
+	}
+	if away {
+		ask(t, d.Socket, M{"tool": "sh", "args": []string{"-c", "sleep 2"}, "cwd": d.Root})
+	}
+	session(t, d.Socket, "mutate", M{"id": id, "op": "close"})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	err := me.Watch(ctx, id, gone.from, func(e events.Event) error {
+		if e.Lost != nil && lost == nil {
+			lost = &events.Loss{}
+		}
+		if e.Lost != nil {
+			lost.State, lost.Output = lost.State+e.Lost.State, lost.Output+e.Lost.Output
+		}
+		return nil
+	})
+	if err != nil {
+		lost = &events.Loss{}
+		t.Logf("watching again: %v", err)
+	}
+	return lost
 }
 
 // watchAll returns what waits for the next event of a kind, of all that happens from
