@@ -112,8 +112,10 @@ or one that was named is not there.
 				found = slices.DeleteFunc(found, func(i instance) bool { return !slices.Contains(names, i.Instance) })
 			}
 			if !quiet {
-				if err := s.listInstances(found); err != nil {
-					return err
+				if len(found) > 0 || len(missing) == 0 {
+					if err := s.listInstances(found); err != nil {
+						return err
+					}
 				}
 				for _, n := range missing {
 					fmt.Fprintf(s.out, "no instance %s; toold --instance %s starts it\n", oneLine(n), quote(n))
