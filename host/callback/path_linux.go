@@ -16,7 +16,7 @@ func openFolder(dir string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), dir), nil
 }
 
-// shortPath is a path of the socket in the folder f, of any length.
+// shortPath is a path of the folder f, which has one of any length.
 func shortPath(f *os.File) string {
-	return filepath.Join("/proc/self/fd", strconv.Itoa(int(f.Fd())), socketName)
+	return filepath.Join("/proc/self/fd", strconv.Itoa(int(f.Fd())))
 }

@@ -198,7 +198,7 @@ func listen(dir string) (*net.UnixListener, error) {
 			return nil, err
 		}
 		defer f.Close()
-		path = shortPath(f)
+		path = filepath.Join(shortPath(f), socketName)
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err == nil {

@@ -133,5 +133,5 @@ func dial(dir string) (net.Conn, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return net.Dial("unix", shortPath(f))
+	return net.Dial("unix", filepath.Join(shortPath(f), socketName))
 }
