@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -74,6 +75,13 @@ func openScreen(t testing.TB) *screen {
 		}
 	}()
 	return s
+}
+
+// shown returns all that was written to the screen so far.
+func (s *screen) shown() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.got)
 }
 
 func (s *screen) mode() unix.Termios {
@@ -195,7 +203,7 @@ func TestTerminal(t *testing.T) {
 		s.expect(`ready`)
 		s.typed("\x03")
 		if code := s.ended(); code != 130 {
-			t.Errorf("exit code %d: %s", code, s.got)
+			t.Errorf("exit code %d: %s", code, s.shown())
 		}
 	})
 	// It ends the script that the wrapper is part of, as natively.
@@ -208,8 +216,8 @@ func TestTerminal(t *testing.T) {
 		s.start(d.Socket, d.Root, "/bin/sh", "sh", "-c", `for i in 1 2; do `+link+` -c 'echo ready; exec cat'; echo next; done`)
 		s.expect(`ready`)
 		s.typed("\x03")
-		if code := s.ended(); code != 130 || bytes.Contains(s.got, []byte("next")) {
-			t.Errorf("exit code %d: %s", code, s.got)
+		if code := s.ended(); code != 130 || bytes.Contains(s.shown(), []byte("next")) {
+			t.Errorf("exit code %d: %s", code, s.shown())
 		}
 	})
 	t.Run("quit", func(t *testing.T) {
@@ -218,7 +226,7 @@ func TestTerminal(t *testing.T) {
 		s.expect(`ready`)
 		s.typed("\x1c")
 		if code := s.ended(); code != 128+int(syscall.SIGQUIT) {
-			t.Errorf("exit code %d: %s", code, s.got)
+			t.Errorf("exit code %d: %s", code, s.shown())
 		}
 	})
 	t.Run("end of input", func(t *testing.T) {
@@ -228,7 +236,7 @@ func TestTerminal(t *testing.T) {
 		s.typed("a line\r\x04")
 		s.expect(`ready\r\na line\r\na line\r\nafter`)
 		if code := s.ended(); code != 0 {
-			t.Errorf("exit code %d: %s", code, s.got)
+			t.Errorf("exit code %d: %s", code, s.shown())
 		}
 	})
 	t.Run("errors elsewhere", func(t *testing.T) {
@@ -255,7 +263,7 @@ func TestTerminal(t *testing.T) {
 		s.expect(`ready`)
 		s.typed("\x03\x03\x03")
 		if code := s.ended(); code != 130 {
-			t.Errorf("exit code %d: %s", code, s.got)
+			t.Errorf("exit code %d: %s", code, s.shown())
 		}
 	})
 	// A signal that ends the wrapper gives its terminal back first.
@@ -284,7 +292,7 @@ func TestTerminal(t *testing.T) {
 		s.expect(`40 90`)
 		s.typed("end\r")
 		if code := s.ended(); code != 3 {
-			t.Errorf("exit code %d: %s", code, s.got)
+			t.Errorf("exit code %d: %s", code, s.shown())
 		}
 	})
 	// A caller that leaves hangs the tool's terminal up, and ends the tool.
@@ -385,11 +393,9 @@ func TestTerminalIsFiltered(t *testing.T) {
 		}
 		s.typed("\r")
 		s.ended()
-		s.mu.Lock()
-		if strings.Contains(string(s.got), "\x1b[21") != answers {
-			t.Errorf("%s: a part of a sequence is passed on: %q", tool, s.got)
+		if shown := string(s.shown()); strings.Contains(shown, "\x1b[21") != answers {
+			t.Errorf("%s: a part of a sequence is passed on: %q", tool, shown)
 		}
-		s.mu.Unlock()
 	}
 	// Where the output is over its limit, a sequence is not cut either.
 	def = maps.Clone(shell)
@@ -399,9 +405,7 @@ func TestTerminalIsFiltered(t *testing.T) {
 	s.start(d.Socket, d.Root, program, "limited", "-c", `printf '%0996d' 0; printf '\033[21;1H'`)
 	s.expect(`0{996}`)
 	s.ended()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if got := string(s.got); strings.Contains(got, "\x1b[21") {
+	if got := string(s.shown()); strings.Contains(got, "\x1b[21") {
 		t.Errorf("%q", got)
 	}
 }
