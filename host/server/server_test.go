@@ -594,14 +594,30 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 		}
 		<-ran
 	}
+	// settle waits until only busy connections have calls: one is idle a moment after its
+	// answer was read.
+	settle := func(busy int) {
+		for n := busy + 1; n > busy; runtime.Gosched() {
+			n = 0
+			s.mu.Lock()
+			for c := range s.conns {
+				if _, idle := c.queue.idleSince(); !idle {
+					n++
+				}
+			}
+			s.mu.Unlock()
+		}
+	}
 	var clients []*rawClient
 	for i := range limit {
 		clients = append(clients, dial(t, s))
 		call(clients[i], fmt.Sprint(i))
+		settle(0)
 	}
 	clients[1].send(`{"tool":"x","args":["wait"]}`)
 	<-ran
 	call(clients[0], "again") // 2 is now idle longest, and 3 after it
+	settle(1)
 	// All of them have only just asked, and keep their places.
 	early := dial(t, s)
 	early.refused(fault.Overloaded)
