@@ -16,7 +16,7 @@ func openFolder(dir string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), dir), nil
 }
 
-// shortPath is a path of the folder f, which has one of any length.
+// shortPath returns a path of the folder f that fits into the address of a socket, however long its own is.
 func shortPath(f *os.File) string {
 	return filepath.Join("/proc/self/fd", strconv.Itoa(int(f.Fd())))
 }
