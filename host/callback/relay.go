@@ -230,8 +230,8 @@ func (r *Relay) accept() {
 // serve serves one shim.
 func (r *Relay) serve(nc *net.UnixConn, n int) {
 	defer nc.Close()
-	ctx, cancel := context.WithCancel(r.ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(r.ctx)
+	defer cancel(nil)
 	defer context.AfterFunc(r.ctx, func() { nc.Close() })()
 	out := &output{nc: nc}
 	nc.SetReadDeadline(time.Now().Add(beginWithin))
@@ -257,18 +257,25 @@ func (r *Relay) serve(nc *net.UnixConn, n int) {
 	stdin, feed := io.Pipe()
 	var reading sync.WaitGroup
 	reading.Go(func() {
-		defer cancel() // the shim is gone
 		err := pump(in, nc, feed)
-		feed.CloseWithError(err)
 		if err == io.EOF { // of the input: what follows is the end of the shim
+			feed.CloseWithError(err)
 			read(in)
+			err = errGone
 		}
+		// Before the program can take the end of what came for the end of its input: its
+		// exit code would be of half an input.
+		cancel(err)
+		feed.CloseWithError(err)
 	})
 	ended := func(int, error) {}
 	if r.config.Begin != nil {
 		ended = r.config.Begin(shim)
 	}
 	exit, err := r.config.Ask(ctx, q, stdin, streamOf{out, frameStdout}, streamOf{out, frameStderr})
+	if cause := context.Cause(ctx); err == nil && cause != nil {
+		err = cause
+	}
 	ended(exit, err)
 	stdin.Close()
 	if err != nil {

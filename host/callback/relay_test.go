@@ -245,6 +245,21 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestHalfAnInput: what a program makes of half of its input is not its exit code.
+func TestHalfAnInput(t *testing.T) {
+	root := realDir(t)
+	r := open(t, root, func(_ context.Context, _ callbacks.Request, stdin io.Reader, _, _ io.Writer) (int, error) {
+		io.Copy(io.Discard, stdin)
+		return 0, nil
+	})
+	begin := frame('b', `{"name":"pre-push","args":[],"cwd":"`+root+`"}`) + frame('i', "half")
+	for name, rest := range map[string]string{"a frame over the limit": "i\xff\xff\xff\xff", "another kind": frame('b', "x")} {
+		if got := answer(t, r, begin+rest); !strings.HasPrefix(got, "!") {
+			t.Errorf("%s: answered %q", name, got)
+		}
+	}
+}
+
 // TestLinksOut: a link of the repository leads no program out of the roots, and what
 // leads to another place beneath them is named by that.
 func TestLinksOut(t *testing.T) {
