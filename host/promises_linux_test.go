@@ -189,7 +189,7 @@ func TestPromisesOfCallbacks(t *testing.T) {
 			{promise: "read strictly", name: "a frame over the limit", script: `my $s = dial(); put($s, frame('b', message('pre-commit', [])) . frame('i', 'x' x 65537) . frame('e', '')); try(1, answer($s))`,
 				want: `^1: (! .*)?\n$`, asked: "hooks " + a.hook},
 			{promise: "read strictly", name: "connections that say nothing", script: `my @s; for (1 .. 64) { push @s, dial() } print "over\n"`, want: `^over\n$`},
-			{promise: "limited", name: "more programs than a call may", script: `my $last; for (1 .. 4096) { $last = ask('{}') } try(1, $last); try(2, ask(message('pager', [])))`,
+			{promise: "limited", name: "more programs than a call may", script: `my $last; for (1 .. 4096) { $last = ask('{}'); last if $last =~ /^no / } try(1, $last); try(2, ask(message('pager', [])))`,
 				want: fmt.Sprintf(`^1: ! the call may ask for no such program\n2: ! the call has had its caller run %d programs`, callback.MaxPrograms)},
 			{promise: "secrets are masked", name: "in arguments, variables, scripts and input", script: `use MIME::Base64; my $t = $ENV{TOKEN}; my $b = encode_base64($t, '');
 				try(1, ask(message('pre-commit', ["a$t", $b], undef, {GIT_REFLOG_ACTION => "x $t", GIT_AUTHOR_NAME => unpack('H*', $t)}))); try(2, ask(message('scripts', ['-c', "echo $t $b"], undef, {npm_package_x => $t})));

@@ -714,7 +714,7 @@ func TestOrphansOfASupervisor(t *testing.T) {
 	for _, most := range []confine.Level{confine.Seccomp, confine.Namespaces} {
 		r := newRunner(t, process.Config{Most: most, Ready: 1})
 		mark := newMark()
-		c := shell(t.TempDir(), `(setsid sh -c 'trap "" TERM HUP; echo there; sleep 1000; sleep 1000' &); sleep 1000`)
+		c := shell(t.TempDir(), `(setsid sh -c 'trap "" TERM HUP; sh -c "echo there; sleep 1000; :"; :' &); sleep 1000; :`)
 		c.Env = append(c.Env, "MARK="+mark)
 		u := begin(t, r, c)
 		u.next()

@@ -273,3 +273,58 @@ func run(t *testing.T, code []unix.SockFilter, arch, nr uint32, args []uint64) v
 	t.Fatal("the program has no end")
 	return 0
 }
+
+// TestInterrupted: a signal that breaks off what a supervisor asks of its listener is
+// nothing that it hears of.
+func TestInterrupted(t *testing.T) {
+	if err := Available(); err != nil {
+		t.Skip(err)
+	}
+	for name, tt := range map[string]struct {
+		request uint32
+		ask     func(Listener)
+	}{
+		"valid":  {notifIDValid, func(l Listener) { l.Valid(&Call{}) }},
+		"answer": {unix.SECCOMP_IOCTL_NOTIF_SEND, func(l Listener) { l.Answer(&Call{}, GoOn()) }},
+		"next":   {unix.SECCOMP_IOCTL_NOTIF_RECV, func(l Listener) { l.Next(&Call{}) }},
+	} {
+		// A thread whose ioctl is answered here stands for the supervisor.
+		installed, over := make(chan error), make(chan struct{})
+		var kernel int
+		OnThread(func() {
+			defer close(over)
+			err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+			if err == nil {
+				kernel, err = install(program(filterArch.audit, []rule{
+					{nr: unix.SYS_IOCTL, tests: []test{{arg: 1, op: equal, with: tt.request, then: notify}}, otherwise: allow},
+				}))
+			}
+			installed <- err
+			if err == nil {
+				tt.ask(-1)
+			}
+		})
+		if err := <-installed; err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range []Answer{Fail(unix.EINTR), Fail(unix.EINTR), {}} {
+			// It hangs up when the thread has ended.
+			p := []unix.PollFd{{Fd: int32(kernel), Events: unix.POLLIN}}
+			for {
+				if _, err := unix.Poll(p, -1); err != unix.EINTR {
+					break
+				}
+			}
+			if p[0].Revents&unix.POLLIN == 0 {
+				t.Fatalf("%s: it was broken off, and not asked again", name)
+			}
+			var c Call
+			if err := Listener(kernel).Next(&c); err != nil {
+				t.Fatal(err)
+			}
+			Listener(kernel).Answer(&c, a)
+		}
+		<-over
+		Listener(kernel).Close()
+	}
+}

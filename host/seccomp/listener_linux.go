@@ -67,11 +67,22 @@ type Listener int
 func (l Listener) Next(c *Call) error {
 	for {
 		*c = Call{} // the kernel takes no other
-		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(l), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(c)))
+		errno := l.ioctl(unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(c))
 		if errno == 0 {
 			return nil
 		}
-		if errno != unix.EINTR && errno != unix.ENOENT { // or who called was killed
+		if errno != unix.ENOENT { // who called was killed
+			return errno
+		}
+	}
+}
+
+// ioctl does request. A signal breaks it off before it has done anything, where it waits
+// for the listener's lock, and Go's runtime sends its threads signals at any time: taken for
+// a verdict, a call would fail that was allowed, or wait forever for an answer.
+func (l Listener) ioctl(request uintptr, arg unsafe.Pointer) unix.Errno {
+	for {
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(l), request, uintptr(arg)); errno != unix.EINTR {
 			return errno
 		}
 	}
@@ -83,14 +94,13 @@ func (l Listener) Answer(c *Call, a Answer) {
 	if a.goOn {
 		r.flags = unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE
 	}
-	unix.Syscall(unix.SYS_IOCTL, uintptr(l), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&r)))
+	l.ioctl(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&r))
 }
 
 // Valid reports whether c still waits. What was read of its process before is of
 // that process and of none that got its number.
 func (l Listener) Valid(c *Call) bool {
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(l), notifIDValid, uintptr(unsafe.Pointer(&c.id)))
-	return errno == 0
+	return l.ioctl(notifIDValid, unsafe.Pointer(&c.id)) == 0
 }
 
 // Close closes the descriptor. Calls that wait then fail with ENOSYS.
