@@ -305,7 +305,7 @@ func TestCallersRefresh(t *testing.T) {
 		}
 		return r
 	}
-	if r := plain("refresh=true"); !strings.Contains(string(r.Stderr), "not discovered anew") {
+	if r := plain("refresh=true"); !strings.Contains(string(r.Stderr), "not discovered again") {
 		t.Errorf("it is not said that nothing was done: %s", r.Stderr)
 	}
 	next := c.Config

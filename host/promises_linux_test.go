@@ -153,7 +153,7 @@ func TestPromisesOfCallbacks(t *testing.T) {
 			{promise: "which program", name: "one that was not named", script: `try(1, ask(message('pre-push', []))); try(2, ask(message('sequence-editor', ["$R/inside/file"]))); try(3, ask(message('../pre-commit', [])))`,
 				want: `^(\d: ! the call may ask for no such program\n){3}$`},
 			{promise: "which program", name: "a path, a kind, a name beside the name", script: `my $m = message('pre-commit', []); for my $more ('"path":"/bin/sh"', '"kind":"scripts"', '"name":"scripts"', '"args":["-c","id"]') { (my $x = $m) =~ s/^\{/{$more,/; try(1, ask($x)) }`,
-				want: `^(1: ! that is no beginning of a shim\n){4}$`},
+				want: `^(1: ! not the first frame of a shim\n){4}$`},
 			{promise: "which program", name: "a second program on a connection", script: `my $s = dial(); put($s, frame('b', message('pager', [])) . frame('i', 'x') . frame('b', message('scripts', ['-c', 'id'])) . frame('e', '')); answer($s); print "over\n"`,
 				want: `^over\n$`, asked: "pager"},
 			{promise: "which program", name: "a hook whose file is another now", script: `unlink "$R/hooks/pre-commit"; symlink '/bin/sh', "$R/hooks/pre-commit"; try(1, ask(message('pre-commit', ['-c', 'id'])))`,

@@ -58,7 +58,7 @@ func TestReconcile(t *testing.T) {
 		{"looked", "looks", "ledger\n", "ls answers"},
 		{"looked", "not-done", "did\n", "nothing is there"},
 		{"looked", "mutates", "", "refused: denied by rule read-only"},
-		{"looked", "never-enough", "", "wants more commands"},
+		{"looked", "never-enough", "", "asks for more commands"},
 		{"looked", "nonsense", "", "perhaps"},
 		{"looked", "failed", "", "result of a call that failed"},
 		{"looked", "trap", "", "could not be looked into"},

@@ -128,7 +128,7 @@ func predecessor() (*line, error) {
 	os.Unsetenv(upgradeEnv)
 	var fd int
 	if _, err := fmt.Sscan(text, &fd); err != nil || fd < 3 {
-		return nil, fmt.Errorf("read %s: %q is no descriptor; it is for a toold that another one starts, leave it out", upgradeEnv, text)
+		return nil, fmt.Errorf("read %s: %q is not a descriptor; it is for a toold that another one starts, leave it out", upgradeEnv, text)
 	}
 	l, err := newLine(fd)
 	if err != nil {
@@ -257,14 +257,14 @@ func (s *successor) await(ctx context.Context, good func(note) bool) (note, erro
 			case <-s.ended:
 				return n, fmt.Errorf("it ended, %v; what it printed is in the log of this daemon", s.cmd.ProcessState)
 			case <-time.After(endTime):
-				return n, errors.New("it says nothing that this daemon understands, and does not end; is it a toold?")
+				return n, errors.New("it sends nothing that this daemon understands, and does not end; is it toold?")
 			}
 		case n.Failed != "":
 			return n, errors.New(n.Failed)
 		case good(n):
 			return n, nil
 		}
-		return n, errors.New("it answered what this daemon does not know; stop this one, and start the new one")
+		return n, errors.New("its answer is unknown to this daemon; stop this one, and start the new one")
 	case <-ctx.Done():
 		return note{}, context.Cause(ctx)
 	}

@@ -186,7 +186,7 @@ func rehearse(ctx context.Context, c config.Config) (broken map[string]string, e
 	}
 	// One that is not named would be taken for one that serves.
 	if len(broken) > maxBroken {
-		return nil, fmt.Errorf("%d tools are broken, and no more than %d can be compared with those that serve; mend or remove some", len(broken), maxBroken)
+		return nil, fmt.Errorf("%d tools are broken, and no more than %d can be compared with those that serve; repair or remove some", len(broken), maxBroken)
 	}
 	return broken, nil
 }

@@ -456,7 +456,7 @@ func parseTimeout(s string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		return 0, fault.Errorf(fault.InvalidEnvelope, "TOOL_TIMEOUT is %q; it wants seconds, as 30, or a time with a unit, as 1m30s", s)
+		return 0, fault.Errorf(fault.InvalidEnvelope, "TOOL_TIMEOUT is %q; give seconds, such as 30, or a duration with a unit, such as 1m30s", s)
 	}
 	return d, nil
 }

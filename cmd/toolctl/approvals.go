@@ -291,7 +291,7 @@ runs once; what is left is planned anew.`,
 				}
 			}
 			if err == nil && !ran.Done {
-				err = fmt.Errorf("%d of %d calls ran well; plan what is left anew", max(len(ran.Results)-1, 0), len(calls))
+				err = fmt.Errorf("%d of %d calls ran well; plan what is left again", max(len(ran.Results)-1, 0), len(calls))
 			}
 			return err
 		},

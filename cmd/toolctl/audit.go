@@ -178,7 +178,7 @@ func moment(flag, text string, now time.Time) (time.Time, error) {
 	if d, err := time.ParseDuration(ago); err == nil && d >= 0 {
 		return now.Add(-d), nil
 	}
-	return time.Time{}, usageError{fmt.Errorf("%s %q is no time; write 15:04, 2006-01-02, \"2006-01-02 15:04\", RFC 3339, or how long ago: 2h, 3d", flag, text)}
+	return time.Time{}, usageError{fmt.Errorf("%s %q is not a time; write 15:04, 2006-01-02, \"2006-01-02 15:04\", RFC 3339, or how long ago: 2h, 3d", flag, text)}
 }
 
 // auditCaller names the caller as precisely as the log allows.
@@ -371,7 +371,7 @@ func rowsOfDecision(row func(name, value string), c *audit.Call) {
 // rowsOfEnd prints the outcome of a call; x is nil if the outcome is unknown.
 func rowsOfEnd(row func(name, value string), x *audit.End) {
 	if x == nil {
-		row("outcome", "there is no end of it: it runs, or the daemon was killed meanwhile, and how far it came is unknown")
+		row("outcome", "no end was recorded: it still runs, or the daemon was killed, and how far it got is unknown")
 		return
 	}
 	row("outcome", fmt.Sprintf("%s, exit code %d", auditOutcome(x), x.ExitCode))

@@ -312,7 +312,7 @@ func (s *state) toolsAs(ctx context.Context, file string, names []string, refres
 		fmt.Fprintf(s.err, "toolctl: %s: %s\n", m.Source, oneLine(m.Message))
 	}
 	if all.RefreshAfter > 0 {
-		fmt.Fprintf(s.err, "toolctl: some tools were not listed anew; that can be in %s\n", short(time.Duration(all.RefreshAfter)*time.Millisecond))
+		fmt.Fprintf(s.err, "toolctl: some tools were not listed again; try again in %s\n", short(time.Duration(all.RefreshAfter)*time.Millisecond))
 	}
 	if len(names) == 1 {
 		i := slices.IndexFunc(all.Tools, func(t callable) bool { return t.Name == names[0] })

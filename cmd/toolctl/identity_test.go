@@ -100,7 +100,7 @@ func TestIdentityVerbs(t *testing.T) {
 		t.Errorf("a refresh asked the server %d times: %s", asked-fresh, errs)
 	}
 	_, errs = toolctl(0, "tools", "--as", good, "--refresh")
-	match("a refresh too soon", errs, `not listed anew; that can be in \d`)
+	match("a refresh too soon", errs, `not listed again; try again in \d`)
 	toolctl(64, "tools", "--refresh")
 	_, errs = toolctl(0, "tools", "--as", wrong)
 	match("refused", errs, "things refuses this identity")

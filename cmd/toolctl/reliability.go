@@ -139,7 +139,7 @@ change. Records of calls that run now stay.`,
 		RunE: func(cmd *cobra.Command, a []string) error {
 			key := first(a[1:]...)
 			if len(a) == 2 && key == "" {
-				return usageError{errors.New("KEY is empty; leave it away to flush all records of the tool")}
+				return usageError{errors.New("KEY is empty; leave it out to flush all records of the tool")}
 			}
 			f, err := client.NewAdmin(s.places().Admin).FlushRecords(cmd.Context(), a[0], key)
 			if err != nil {

@@ -403,7 +403,7 @@ several are the tool and its arguments as they are. The exit code is the tool's.
 			payload := map[string]any{"id": words[0]}
 			switch {
 			case envelope != "" && len(words) > 1:
-				return usageError{errors.New("--envelope stands in place of the command")}
+				return usageError{errors.New("--envelope replaces the command")}
 			case envelope != "":
 				object, err := jsonObject("--envelope", []byte(envelope))
 				if err != nil {

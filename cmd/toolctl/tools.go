@@ -53,7 +53,7 @@ The exit code is 1 when the tool that was named is not ok, else 0.`,
 				return s.toolsAs(cmd.Context(), as, names, refresh, asJSON)
 			}
 			if refresh {
-				return usageError{errors.New("--refresh is of the tools of one caller: give --as, or see toolctl identity refresh")}
+				return usageError{errors.New("--refresh is for the tools of one caller: give --as, or see toolctl identity refresh")}
 			}
 			admin := client.NewAdmin(s.places().Admin)
 			if len(names) == 1 {
@@ -75,7 +75,7 @@ The exit code is 1 when the tool that was named is not ok, else 0.`,
 	cmd.AddCommand(waitVerb(s), addVerb(s), updateVerb(s), removeVerb(s), catalogueVerb(s))
 	jsonFlag(cmd, &asJSON)
 	cmd.Flags().StringVar(&as, "as", "", "a file with a token: what its bearer can call (- reads it from standard input)")
-	cmd.Flags().BoolVar(&refresh, "refresh", false, "with --as: have modules list the bearer's tools anew")
+	cmd.Flags().BoolVar(&refresh, "refresh", false, "with --as: have modules list the bearer's tools again")
 	return cmd
 }
 

@@ -64,7 +64,7 @@ admin socket.`,
 		},
 	}
 	cmd.Flags().BoolVar(&mine, "mine", false, "only the caller's own sessions, over the tool socket")
-	cmd.Flags().DurationVar(&every, "every", 500*time.Millisecond, "interval at which times are drawn anew")
+	cmd.Flags().DurationVar(&every, "every", 500*time.Millisecond, "interval at which times are redrawn")
 	return cmd
 }
 

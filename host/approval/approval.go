@@ -249,7 +249,7 @@ func (r *Request) check() error {
 	case len(r.Text) > MaxText || len(r.Rule) > MaxText || len(r.By) > MaxBy || slices.ContainsFunc(r.By, func(n string) bool { return n == "" || len(n) > MaxText }):
 		return fmt.Errorf("%w: a text has more than %d bytes, or more than %d may decide", ErrInvalid, MaxText, MaxBy)
 	case ttl < MinTTL || ttl > MaxTTL:
-		return fmt.Errorf("%w: %v is no time to decide in; it is between %v and %v", ErrInvalid, ttl, MinTTL, MaxTTL)
+		return fmt.Errorf("%w: %v is not a valid time limit for a decision; use %v to %v", ErrInvalid, ttl, MinTTL, MaxTTL)
 	case r.State != Pending || r.Decider != "" || r.UsedBy != "" || r.Began != 0:
 		return fmt.Errorf("%w: a request begins as pending", ErrInvalid)
 	}

@@ -392,6 +392,6 @@ func (s *Store) pruneLocked() {
 		list[i] = &e.Request
 	}
 	if err := s.file.rewrite(list); err != nil {
-		s.log.Warn("the store of approvals cannot be written anew, and goes on growing", "error", err)
+		s.log.Warn("the store of approvals cannot be rewritten, and keeps growing", "error", err)
 	}
 }

@@ -584,7 +584,7 @@ func (c Callbacks) allow(list []abi.Callback, roots []string) ([]abi.Callback, e
 		case c.Offered == nil || !slices.Contains(c.Offered.Kinds, by.Kind):
 			return nil, fmt.Errorf("callbacks: %q was not offered", by.Kind)
 		case strings.Trim(by.Name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || by.Name == "" || len(by.Name) > 64 || names[by.Name] || !hook && by.Name != by.Kind:
-			return nil, fmt.Errorf("callbacks: %q is no name of its own for a program of kind %q", by.Name, by.Kind)
+			return nil, fmt.Errorf("callbacks: %q is not a unique, plain name for a program of kind %q", by.Name, by.Kind)
 		case hook != (by.Path != ""):
 			return nil, fmt.Errorf("callbacks: %q: hooks have a path, and nothing else has", by.Name)
 		case hook && (!filepath.IsAbs(by.Path) || filepath.Clean(by.Path) != by.Path || !slices.ContainsFunc(roots, func(root string) bool { return beneath.Has(root, by.Path) })):

@@ -246,7 +246,7 @@ func (r *Relay) serve(nc *net.UnixConn, n int) {
 		return
 	}
 	if kind != frameBegin {
-		out.send(frameError, []byte("that is no beginning of a shim"))
+		out.send(frameError, []byte("not the first frame of a shim"))
 		return
 	}
 	shim, q, err := r.request(p)
@@ -304,7 +304,7 @@ func pump(in *bufio.Reader, nc *net.UnixConn, to io.Writer) error {
 		case kind == frameEOF:
 			return io.EOF
 		case kind != frameStdin:
-			return errors.New("that is no input of a shim")
+			return errors.New("not an input frame of a shim")
 		}
 		switch err := pass(nc, to, p); err {
 		case nil:
@@ -365,7 +365,7 @@ func (r *Relay) request(p []byte) (shim Shim, q callbacks.Request, err error) {
 		return shim, q, fmt.Errorf("its arguments and variables are over %d bytes", maxBegin)
 	}
 	if err := strictjson.Unmarshal(p, &b); err != nil {
-		return shim, q, errors.New("that is no beginning of a shim")
+		return shim, q, errors.New("not the first frame of a shim")
 	}
 	i := slices.IndexFunc(r.config.Shims, func(s Shim) bool { return s.Name == b.Name })
 	if i < 0 {

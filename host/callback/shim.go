@@ -93,7 +93,7 @@ func shim(path string, args []string, stdin io.Reader, stdout, stderr io.Writer)
 	for {
 		kind, p, err := read(in)
 		if err != nil {
-			return 0, fmt.Errorf("toold does not wait for it any more: %w", err)
+			return 0, fmt.Errorf("toold no longer waits for it: %w", err)
 		}
 		switch {
 		case kind == frameStdout:

@@ -919,7 +919,7 @@ func TestDescribe(t *testing.T) {
 	b.refused("future", fault.ToolBroken, `wants "weather"`)
 	b.refused("extra", fault.ToolBroken, "grants")
 	b.refused("traps", fault.ToolBroken, "describe fails")
-	b.refused("schema", fault.ToolBroken, "schema of tool schema is no valid JSON Schema")
+	b.refused("schema", fault.ToolBroken, "schema of tool schema is not a valid JSON Schema")
 }
 
 func TestHash(t *testing.T) {

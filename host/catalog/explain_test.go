@@ -57,7 +57,7 @@ func TestExplain(t *testing.T) {
 		{call(guest.Spec{}, ""), guest.BadModule, "TOOL_BROKEN: greet/handler.wasm: the file is empty; build the module again"},
 		{call(greets, "greet"), guest.NoExport, `TOOL_BROKEN: greet/handler.wasm: has no export "greet"; it has handle, trap; set "entry" in tool.json, or export it`},
 		{call(guest.Spec{Wasm: command()}, "handle"), guest.IsCommand, `TOOL_BROKEN: greet/handler.wasm: has no export "handle": it is a WASI command; name it under "wasi" in tool.json, or build it as a reactor (Go: -buildmode=c-shared, clang: -mexec-model=reactor)`},
-		{run(greets), guest.NotCommand, `TOOL_BROKEN: greet/handler.wasm: has no export "_start": it is no WASI command; name it as "handler" in tool.json, or build it as a command`},
+		{run(greets), guest.NotCommand, `TOOL_BROKEN: greet/handler.wasm: has no export "_start": it is not a WASI command; name it as "handler" in tool.json, or build it as a command`},
 		{run(spec(wasm{start: true, imports: []string{"tool_emit"}})), guest.NotCommand, `TOOL_BROKEN: greet/handler.wasm: imports functions of plugins beside its "_start"; name it as "handler" in tool.json, or build it without them`},
 		{call(spec(wasm{imports: []string{"tool_exec"}}), ""), guest.NotGranted, `TOOL_BROKEN: greet/handler.wasm: imports "tool_exec" from "extism:host/user", which it may not have; to grant it, add "capabilities": {"exec": ["/usr/bin/example"]} to tool.json`},
 		{call(with(greets, func(s *guest.Spec) { s.Files = []guest.Mount{{Guest: "/data", Host: "/nowhere"}} }), "handle"), guest.BadMount, "TOOL_BROKEN: greet/handler.wasm: open folder for the guest: open /nowhere: no such file or directory; correct capabilities.files in tool.json"},

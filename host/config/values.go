@@ -56,13 +56,13 @@ func (l *limits) fault(value any) string {
 	case string:
 		if l.Enum != nil && !slices.Contains(l.Enum, v) {
 			if near := strictjson.Nearest(v, l.Enum); near != "" {
-				return fmt.Sprintf("%q is no value of it; did you mean %q?", v, near)
+				return fmt.Sprintf("%q is not a valid value; did you mean %q?", v, near)
 			}
 			last := len(l.Enum) - 1
-			return fmt.Sprintf("%q is no value of it; use %s or %s", v, strings.Join(l.Enum[:last], ", "), l.Enum[last])
+			return fmt.Sprintf("%q is not a valid value; use %s or %s", v, strings.Join(l.Enum[:last], ", "), l.Enum[last])
 		}
 		if l.Pattern != "" && !regexp.MustCompile(l.Pattern).MatchString(v) {
-			return fmt.Sprintf("is none of the values that it can have (%s). %s", l.Pattern, strings.TrimSuffix(l.Description, "."))
+			return fmt.Sprintf("is not one of the values that it can have (%s). %s", l.Pattern, strings.TrimSuffix(l.Description, "."))
 		}
 	case float64:
 		if (l.Minimum == nil || v >= *l.Minimum) && (l.Maximum == nil || v <= *l.Maximum) {

@@ -54,7 +54,7 @@ func LookUpUser(text string) (*UserID, error) {
 		gid, numbers = u.Gid, true
 	}
 	if !numbers {
-		return nil, fmt.Errorf("%q is no user of this system; add it, or write UID:GID", text)
+		return nil, fmt.Errorf("%q is not a user of this system; add it, or write UID:GID", text)
 	}
 	n, err1 := strconv.ParseUint(uid, 10, 32)
 	m, err2 := strconv.ParseUint(gid, 10, 32)

@@ -10,8 +10,8 @@ import (
 
 func TestLookUpUser(t *testing.T) {
 	for text, want := range map[string]string{
-		"nobody": "65534:", "54321:54322": "54321:54322", "root": "root", "0": "root", "0:1": "root", "5:0": "root", "54321": "no user",
-		"": "no user", "no-such-user": "no user", "-1:5": "neither", "4294967295:5": "neither", "1:2:3": "neither",
+		"nobody": "65534:", "54321:54322": "54321:54322", "root": "root", "0": "root", "0:1": "root", "5:0": "root", "54321": "not a user",
+		"": "not a user", "no-such-user": "not a user", "-1:5": "neither", "4294967295:5": "neither", "1:2:3": "neither",
 	} {
 		u, err := confine.LookUpUser(text)
 		got := fmt.Sprint(err)

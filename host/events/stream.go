@@ -226,7 +226,7 @@ func parseCursor(text string) (position, error) {
 	if text == "" {
 		return position{}, nil
 	}
-	bad := fault.Errorf(fault.InvalidPayload, "/payload/after: is no cursor; use that of an event unchanged")
+	bad := fault.Errorf(fault.InvalidPayload, "/payload/after: not a cursor; use the cursor of an event, unchanged")
 	parts := strings.Split(text, ".")
 	if len(text) > 128 || len(parts) != 4 || len(parts[0]) != 16 || strings.Trim(parts[0], "0123456789abcdef") != "" {
 		return position{}, bad

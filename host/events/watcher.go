@@ -68,7 +68,7 @@ func (h *Hub) Watch(f Filter, after string) (*Watcher, error) {
 	if after != "" && (from.stream != s.id || from.n > s.end.n || from.m > s.end.m || from.bytes > s.end.bytes) {
 		ready.Cursor = s.cursor(s.end)
 		w.batch = []Event{ready, {Kind: Lost, At: ready.At, Cursor: ready.Cursor, Lost: &Loss{Reset: true},
-			Reason: "the cursor is of a stream that is no longer kept, or of another run of the daemon; query the session for its current state"}}
+			Reason: "the cursor belongs to a stream that is no longer kept, or to another run of the daemon; query the session for its current state"}}
 	} else {
 		if after != "" {
 			w.at = from.place

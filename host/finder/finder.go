@@ -345,7 +345,7 @@ func (f *Finder) discover(ctx context.Context, p *call.Pinned) (*discovery.Surfa
 // check validates a module's list and accepts it as a whole or not at all.
 func (f *Finder) check(s *abi.Surface) ([]discovery.Tool, error) {
 	if len(s.Tools) > discovery.MaxTools {
-		return nil, fmt.Errorf("%d tools, and at most %d can be", len(s.Tools), discovery.MaxTools)
+		return nil, fmt.Errorf("%d tools, and the limit is %d", len(s.Tools), discovery.MaxTools)
 	}
 	seen := map[string]string{}
 	list := make([]discovery.Tool, 0, len(s.Tools))

@@ -206,7 +206,7 @@ func (f *Finder) List(ctx context.Context, a call.Admitted) call.Outcome {
 			res.Stderr = fmt.Appendf(res.Stderr, "%s: %s\n", m.Source, m.Message)
 		}
 		if wait > 0 {
-			res.Stderr = fmt.Appendf(res.Stderr, "some tools were not discovered anew; that can be in %v\n", wait.Round(time.Second))
+			res.Stderr = fmt.Appendf(res.Stderr, "some tools were not discovered again; try again in %v\n", wait.Round(time.Second))
 		}
 	}
 	var answer struct {

@@ -48,7 +48,7 @@ func parseExec(args []string, protocol string) (*Exec, error) {
 		case len(args) > 1 && args[0] == "-p":
 			port, err := strconv.ParseUint(args[1], 10, 16)
 			if err != nil || port == 0 || strconv.FormatUint(port, 10) != args[1] {
-				return nil, fmt.Errorf("%q is no port", args[1])
+				return nil, fmt.Errorf("%q is not a port", args[1])
 			}
 			e.Port = int(port)
 		default:
@@ -63,7 +63,7 @@ func parseExec(args []string, protocol string) (*Exec, error) {
 	if user, rest, ok := cutLast(host, "@"); ok {
 		e.User, host = user, rest
 		if !plain(user, "-_.+") {
-			return nil, fmt.Errorf("%q is no name of a user", user)
+			return nil, fmt.Errorf("%q is not a user name", user)
 		}
 	}
 	if inner, ok := strings.CutPrefix(host, "["); ok && strings.HasSuffix(inner, "]") {
@@ -74,7 +74,7 @@ func parseExec(args []string, protocol string) (*Exec, error) {
 	case err == nil && addr.Zone() == "":
 		host = addr.String()
 	case len(host) > 253 || !plain(host, "-_."):
-		return nil, fmt.Errorf("%q is no name of a host", host)
+		return nil, fmt.Errorf("%q is not a host name", host)
 	}
 	e.Host = strings.ToLower(strings.TrimSuffix(host, "."))
 	service, quoted, ok := strings.Cut(args[1], " ")
@@ -86,7 +86,7 @@ func parseExec(args []string, protocol string) (*Exec, error) {
 		return nil, err
 	}
 	if !isText(e.Path) || e.Path == "" || e.Path[0] == '-' || len(e.Path) > 4096 {
-		return nil, fmt.Errorf("%q is no path of a repository", e.Path)
+		return nil, fmt.Errorf("%q is not the path of a repository", e.Path)
 	}
 	return e, nil
 }

@@ -81,7 +81,7 @@ func readLine(r io.Reader) (string, error) {
 	case n == 0:
 		return "", errFlush
 	case n <= 4:
-		return "", fmt.Errorf("a line whose length is %q, which this protocol has not", size)
+		return "", fmt.Errorf("a line whose length is %q, which this protocol does not have", size)
 	case n > maxLine:
 		return "", fmt.Errorf("a line of %d bytes, over %d", n, maxLine)
 	}
@@ -180,7 +180,7 @@ func (p *Push) finish(next func() (string, error)) error {
 	}
 	for _, id := range ids {
 		if len(id) != digits {
-			return fmt.Errorf("the name %s of an object that has not %d digits", id, digits)
+			return fmt.Errorf("the object name %s does not have %d digits", id, digits)
 		}
 	}
 	if !slices.Contains(p.Capabilities, "push-options") {
@@ -195,7 +195,7 @@ func (p *Push) finish(next func() (string, error)) error {
 			return unexpected(err)
 		}
 		if !isText(option) {
-			return fmt.Errorf("a push option %q that is no text", option)
+			return fmt.Errorf("a push option %q that is not text", option)
 		}
 		p.Options = append(p.Options, option)
 	}
@@ -216,7 +216,7 @@ var known = []string{"report-status", "report-status-v2", "side-band-64k", "quie
 // with a space.
 func readCapabilities(text string) ([]string, error) {
 	if !isText(text) {
-		return nil, fmt.Errorf("capabilities %q that are no text", text)
+		return nil, fmt.Errorf("capabilities %q that are not text", text)
 	}
 	var list, names []string
 	for c := range strings.SplitSeq(strings.Trim(text, " "), " ") {

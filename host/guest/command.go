@@ -42,7 +42,7 @@ func (m *Module) Run(ctx context.Context, cmd Command) (int, Stats, error) {
 	}
 	t, ok := m.exports.funcs[start]
 	if !ok {
-		return 0, Stats{}, m.errorf(NotCommand, "build it as a command", `has no export "_start": it is no WASI command`)
+		return 0, Stats{}, m.errorf(NotCommand, "build it as a command", `has no export "_start": it is not a WASI command`)
 	}
 	if m.comp == nil && (!callable(t) || len(t.Results) != 0) {
 		return 0, Stats{}, m.errorf(BadModule, "rebuild the module", `export "_start" is %s, but must be () -> ()`, signature(t.Params, t.Results))

@@ -51,15 +51,15 @@ func ReadManifest(data []byte) (*Manifest, error) {
 	// not mean one thing to a reviewer and another to the host.
 	var document map[string]any
 	if err := strictjson.Unmarshal(data, &document); err != nil {
-		return nil, fmt.Errorf("is no Extism manifest: %w", err)
+		return nil, fmt.Errorf("is not an Extism manifest: %w", err)
 	}
 	var m extism.Manifest
 	if err := json.Unmarshal(data, &m); err != nil {
-		return nil, fmt.Errorf("is no Extism manifest: %w", err)
+		return nil, fmt.Errorf("is not an Extism manifest: %w", err)
 	}
 	switch n := len(m.Wasm); {
 	case n == 0:
-		return nil, errors.New("is no Extism manifest: it names no module in wasm")
+		return nil, errors.New("is not an Extism manifest: it names no module in wasm")
 	case n > mostModules:
 		return nil, fmt.Errorf("names %d modules, more than %d; link some of them into one", n, mostModules)
 	}

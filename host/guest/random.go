@@ -34,7 +34,7 @@ func loadSeed(dir string, log *slog.Logger) (seed [32]byte, err error) {
 			return [32]byte(b), nil
 		}
 		if _, other := errors.AsType[regular.Error](err); other || err == nil {
-			log.Warn("the seed of guests is damaged and is made anew", "file", path, "bytes", len(b), "error", err)
+			log.Warn("the seed of guests is damaged and was replaced", "file", path, "bytes", len(b), "error", err)
 			err = os.RemoveAll(path)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {

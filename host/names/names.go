@@ -104,7 +104,7 @@ func (n *Server) Answer(ctx context.Context, query []byte) ([]byte, error) {
 	var p dnsmessage.Parser
 	head, err := p.Start(query)
 	if err != nil || head.Response {
-		return nil, errors.New("it is no query")
+		return nil, errors.New("it is not a query")
 	}
 	q, err := p.Question()
 	if err != nil {

@@ -47,9 +47,9 @@ func (b *batchPayload) calls(q *call.Request, caller *identity.Caller) ([]call.R
 		c, ok := m.(*wire.Call)
 		switch {
 		case !ok || c.Form != wire.Envelope:
-			return nil, wrong("is no envelope, with toolId and payload")
+			return nil, wrong("is not an envelope, with toolId and payload")
 		case session.IsCall(c.Tool) || isApprovalCall(c.Tool) || c.Tool == finder.ListID:
-			return nil, wrong("is no call of a tool")
+			return nil, wrong("is not a call of a tool")
 		case c.Token != "" || c.Stream || c.Background || c.Detach:
 			return nil, wrong("is made as the caller of the batch and answered whole: leave out token, stream, background and detach")
 		}
@@ -83,7 +83,7 @@ func (s *batches) plan(ctx context.Context, q *call.Request, caller identity.Cal
 		return nil, fault.Errorf(fault.InvalidPayload, "/payload%w", err)
 	}
 	if b.ID != "" {
-		return nil, fault.Errorf(fault.InvalidPayload, "/payload/id: what is planned has none yet")
+		return nil, fault.Errorf(fault.InvalidPayload, "/payload/id: a planned call has none yet")
 	}
 	list, err := b.calls(q, &caller)
 	if err != nil {
@@ -152,7 +152,7 @@ func (b *batch) take(digest string) (string, error) {
 			return "", fault.Errorf(fault.ApprovalRequired, "request %s is not approved for this call as its first; approval.list shows how it stands", b.id)
 		}
 	} else if err = b.grant.Next(digest); errors.Is(err, approval.ErrState) {
-		return "", fault.Errorf(fault.ApprovalRequired, "the call is not what request %s has as its next; plan what is left anew", b.id)
+		return "", fault.Errorf(fault.ApprovalRequired, "the call is not what request %s has as its next; plan what is left again", b.id)
 	}
 	if err != nil {
 		return "", storeError(err)

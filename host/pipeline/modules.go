@@ -24,7 +24,7 @@ const (
 )
 
 // errTold ends a watch whose response is full.
-var errTold = errors.New("the answer is full")
+var errTold = errors.New("the answer has no more room")
 
 // answerWatch serves a module's session.watch: with the events after its cursor, as many as fit in a response, or else
 // with the next ones to occur. Without a cursor it responds at once, with the one to continue after. A module cannot

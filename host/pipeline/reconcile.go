@@ -88,7 +88,7 @@ func (p *Pipeline) look(ctx context.Context, c reliability.Case) (a reliability.
 	defer func() {
 		if v := recover(); v != nil {
 			p.Log.Error("a look into how a call ended panicked", "tool", c.Tool, "execution_id", c.Execution, "panic", fmt.Sprint(v))
-			a, res.Err = reliability.Answer{Evidence: "the daemon failed"}, fault.Errorf(fault.Internal, "the daemon failed in this look")
+			a, res.Err = reliability.Answer{Evidence: "the daemon failed"}, fault.Errorf(fault.Internal, "the daemon failed while it reconciled")
 		}
 		a.Evidence = record.HideShapes(l.mask(a.Evidence))
 		a.Evidence = record.Brief(a.Evidence, maxEvidence)
@@ -194,7 +194,7 @@ func (l *looking) ask(ctx context.Context, q abi.Reconcile) (*abi.Reconciliation
 		}
 		var said abi.Reconciliation
 		if err := strictjson.Unmarshal(reply.Output, &said); err != nil {
-			return nil, fault.Errorf(fault.ToolBroken, "reconcile of %s answered what cannot be read: %w", l.pinned.Tool.Name, err)
+			return nil, fault.Errorf(fault.ToolBroken, "the answer of reconcile of %s cannot be read: %w", l.pinned.Tool.Name, err)
 		}
 		if len(said.Run) == 0 {
 			return &said, nil
@@ -209,7 +209,7 @@ func (l *looking) ask(ctx context.Context, q abi.Reconcile) (*abi.Reconciliation
 			return nil, context.Cause(ctx)
 		}
 	}
-	return nil, fault.Errorf(fault.ToolBroken, "reconcile of %s wants more commands to be run than a look may", l.pinned.Tool.Name)
+	return nil, fault.Errorf(fault.ToolBroken, "reconcile of %s asks for more commands than one pass may run", l.pinned.Tool.Name)
 }
 
 // declared returns the verdict of the command that tool.json declares.
@@ -325,7 +325,7 @@ func (l *looking) answer(said *abi.Reconciliation) (a reliability.Answer, err er
 		return a, nil
 	case abi.VerdictNotDone:
 		if said.Result != nil {
-			return a, fault.Errorf(fault.ToolBroken, "reconcile of %s answered a result of what was not done", l.pinned.Tool.Name)
+			return a, fault.Errorf(fault.ToolBroken, "reconcile of %s answered a result for a call that was not done", l.pinned.Tool.Name)
 		}
 		a.Verdict = idempotency.NotDone
 		return a, nil

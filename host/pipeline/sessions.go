@@ -140,7 +140,7 @@ func checkBackground(q *call.Request, caller identity.Caller) error {
 	switch {
 	case q.JobAfter > 0 && !q.Background:
 	case !q.Background:
-		return fault.Errorf(fault.InvalidEnvelope, "/detach: is of calls in the background; say background, too")
+		return fault.Errorf(fault.InvalidEnvelope, "/detach: is for background calls; set background too")
 	case session.IsCall(q.Tool) && q.Tool != session.Prompt:
 		return fault.Errorf(fault.InvalidEnvelope, "/background: %s is answered at once as it is", q.Tool)
 	}
@@ -243,7 +243,7 @@ func (s *sessionCalls) toolCall(ctx context.Context, by *call.Pinned, parent *ca
 	case !ok || q.Form != wire.Envelope:
 		return answer("", call.Failed(ctx, fault.Errorf(fault.InvalidPayload, "tool_call takes an envelope, with toolId, executionId and payload")))
 	case q.Token != "" || q.Stream || q.Detach || q.Background && parent.Allowed.Sessions():
-		return answer(q.ExecutionID, call.Failed(ctx, fault.Errorf(fault.InvalidPayload, "tool_call is made as the caller of the tool and is answered whole: leave out token, stream and detach, and background where capabilities.tool_call is no list")))
+		return answer(q.ExecutionID, call.Failed(ctx, fault.Errorf(fault.InvalidPayload, "tool_call is made as the caller of the tool and is answered whole: leave out token, stream and detach, and background where capabilities.tool_call is not a list")))
 	}
 	if q.Session == "" {
 		q.Session = by.Session

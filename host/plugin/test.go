@@ -128,7 +128,7 @@ func (c *Case) check() error {
 			continue
 		}
 		if _, err := read(part.data, part.like); err != nil {
-			return fmt.Errorf("has an %s that is no %s: %w", part.name, reflect.TypeOf(part.like).Name(), err)
+			return fmt.Errorf("has an %s that is not a valid %s: %w", part.name, reflect.TypeOf(part.like).Name(), err)
 		}
 	}
 	return nil

@@ -217,7 +217,7 @@ func (c *Command) cannotRun(errno syscall.Errno) error {
 	case syscall.EACCES, syscall.EPERM:
 		return &Error{Kind: NotExecutable, Detail: fmt.Sprintf("run %s: %v", c.Path, errno), Remedy: "make it executable for toold's user; when it is a script, grant its interpreter too", Cause: errno}
 	case syscall.ENOEXEC, syscall.EISDIR, syscall.EINVAL, syscall.ELOOP:
-		return &Error{Kind: NotProgram, Detail: fmt.Sprintf("run %s: %v: it is no program that this host can run", c.Path, errno), Cause: errno}
+		return &Error{Kind: NotProgram, Detail: fmt.Sprintf("run %s: %v: it is not a program that this host can run", c.Path, errno), Cause: errno}
 	case syscall.E2BIG:
 		return fault.Errorf(fault.InvalidPayload, "run %s: arguments and environment are more than this host takes: pass fewer at a time", c.Path)
 	case syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE:

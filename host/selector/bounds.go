@@ -88,7 +88,7 @@ func boundedJoin(args ...ref.Val) ref.Val {
 		part, ok := list.Get(i).(types.String)
 		switch {
 		case !ok:
-			return types.NewErr("join: one of the list is no string")
+			return types.NewErr("join: an element of the list is not a string")
 		case b.Len()+len(separator)+len(part) > maxText:
 			return errSize
 		case i > 0:

@@ -178,7 +178,7 @@ func giveTo(path string, group int) error {
 	}
 	err := os.Lchown(path, -1, group)
 	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("give it to group %d: %w; make the daemon's user a member of the group: usermod -aG, and start the daemon anew", group, err)
+		return fmt.Errorf("give it to group %d: %w; make the daemon's user a member of the group: usermod -aG, and restart the daemon", group, err)
 	}
 	return err
 }

@@ -130,7 +130,7 @@ func (s *Set) ClientConfig(signer ssh.Signer, user, address string) (*ssh.Client
 		return nil, s.unknown(address)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the keys of hosts: %w; mend %s", err, s.KnownHosts)
+		return nil, fmt.Errorf("read the known host keys: %w; repair %s", err, s.KnownHosts)
 	}
 	// What the host is to show has to be of a kind that is known of it: it has keys
 	// of several, and shows one.

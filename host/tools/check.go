@@ -231,7 +231,7 @@ func (c *checker) environment(d *Definition) {
 func (c *checker) callbacks(d *Definition) {
 	for i, kind := range d.Callbacks {
 		if !slices.Contains(callbacks.Kinds(), kind) {
-			c.fault(fmt.Sprintf("/callbacks/%d", i), "is none of %s", strings.Join(callbacks.Kinds(), ", "))
+			c.fault(fmt.Sprintf("/callbacks/%d", i), "is not one of %s", strings.Join(callbacks.Kinds(), ", "))
 		}
 	}
 }

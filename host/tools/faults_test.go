@@ -73,7 +73,7 @@ func TestExplainProcess(t *testing.T) {
 		{run("bin/true"), process.NotAbsolute, `TOOL_BROKEN: the binary "bin/true" is not an absolute path; name it in full in tool.json`},
 		{run(dir + "/nothing"), process.NotThere, "TOOL_NOT_INSTALLED: run " + dir + "/nothing: it is not on this host; install it, or name another binary in tool.json"},
 		{run(dir), process.NotExecutable, "TOOL_BROKEN: run " + dir + ": permission denied; make it executable for toold's user; when it is a script, name its interpreter in capabilities.exec"},
-		{run(none), process.NotProgram, "TOOL_BROKEN: run " + none + ": exec format error: it is no program that this host can run; name another binary in tool.json"},
+		{run(none), process.NotProgram, "TOOL_BROKEN: run " + none + ": exec format error: it is not a program that this host can run; name another binary in tool.json"},
 		{&process.Error{Kind: process.NoUser, Detail: "run x as user 5: toold is not root"}, process.NoUser, "TOOL_BROKEN: run x as user 5: toold is not root; or take user out of tool.json"},
 	} {
 		t.Run(tt.kind.String(), func(t *testing.T) {

@@ -84,11 +84,11 @@ func CompileSchema(schema json.RawMessage) (*jsonschema.Schema, error) {
 	c.DefaultDraft(jsonschema.Draft2020)
 	c.AssertFormat()
 	if err := c.AddResource(payloadURL, doc); err != nil {
-		return nil, fmt.Errorf("is no JSON Schema: %w", oneLine(err))
+		return nil, fmt.Errorf("is not a JSON Schema: %w", oneLine(err))
 	}
 	s, err := c.Compile(payloadURL)
 	if err != nil {
-		return nil, fmt.Errorf("is no valid JSON Schema: %w", oneLine(innermost(err)))
+		return nil, fmt.Errorf("is not a valid JSON Schema: %w", oneLine(innermost(err)))
 	}
 	return s, nil
 }

@@ -57,7 +57,7 @@ const maxLeaves = 32
 func NewAuthority(hosts []string) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("make the key of an authority: %w", err)
+		return nil, fmt.Errorf("generate the key of an authority: %w", err)
 	}
 	leafKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -74,7 +74,7 @@ func OneOf(values ...string) Value {
 				return v, nil
 			}
 		}
-		return "", errors.New("the value " + Quote(v) + " is none of " + strings.Join(values, ", "))
+		return "", errors.New("the value " + Quote(v) + " is not one of " + strings.Join(values, ", "))
 	}
 }
 

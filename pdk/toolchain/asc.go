@@ -80,7 +80,7 @@ func (a *asc) compile(args []string) error {
 			return err
 		}
 		if line, err = a.ask(b); err != nil {
-			return errors.New("the compiler of AssemblyScript ends without a word; run asc by itself to see why")
+			return errors.New("the AssemblyScript compiler ended without output; run asc by itself to see why")
 		}
 	}
 	var said struct {

@@ -72,7 +72,7 @@ var hints = []struct{ said, next string }{
 	{"no required module provides package github.com/toold/toold", "the SDK is in ./toold: keep the replace line in go.mod, or run go get github.com/toold/toold/pdk"},
 	{"provides package ", "run go get with its name where there is a network, or do without it"},
 	{"providing package ", "run go get with its name where there is a network, or do without it"},
-	{"build constraints exclude all Go files", "no file is left for wasip1: cgo (import \"C\") cannot be built for wasm; mend that, the build tags, or the files' names"},
+	{"build constraints exclude all Go files", "no file is left for wasip1: cgo (import \"C\") cannot be built for wasm; fix that, the build tags, or the files' names"},
 	// Rust
 	{"no library targets found", "a tool is a library: put it into src/lib.rs, with toold::handle!(f), and leave out src/main.rs"},
 	{"no matching package named", "cargo does not know that crate here: run cargo fetch where there is a network, or do without it; toold has JSON, base64 and http"},
@@ -448,7 +448,7 @@ func (c *compiler) cargo(ctx context.Context, o Options, out string) error {
 		}
 	}
 	if built == "" {
-		return errors.New("find what cargo built: it made no module; is there a library in the package?")
+		return errors.New("find what cargo built: it produced no module; does the package have a library?")
 	}
 	if maker != nil {
 		return run(ctx, o.Dir, nil, maker[0], append(maker[1:], built, "-o", out)...)

@@ -15,7 +15,7 @@ import (
 
 func call(c *abi.Call) (*abi.Result, error) {
 	if len(c.Binding) == 0 {
-		return nil, errors.New("clickhouse is no tool itself; tools.list names those that it brings")
+		return nil, errors.New("clickhouse itself is not a tool; tools.list names the tools that it provides")
 	}
 	var b binding
 	if err := json.Unmarshal(c.Binding, &b); err != nil {

@@ -83,13 +83,13 @@ func connect() (*server, error) {
 	if host == "" || strings.ContainsFunc(host, func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune(".-_:", r))
 	}) {
-		return nil, errors.New("host is no name or address of a host")
+		return nil, errors.New("host is not a host name or address")
 	}
 	if strings.ContainsRune(host, ':') {
 		host = "[" + host + "]"
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return nil, errors.New("port is no number from 1 to 65535")
+		return nil, errors.New("port is not a number from 1 to 65535")
 	}
 	s := &server{base: protocol + "://" + host + ":" + port + "/", user: pdk.Config("user"), key: pdk.Config("password")}
 	if s.user == "" {

@@ -228,7 +228,7 @@ func newValue(typ string, raw json.RawMessage) value {
 func moment(text string) (string, error) {
 	t, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
-		return "", fmt.Errorf("%q is no date-time such as 2024-01-31T09:30:00Z", text)
+		return "", fmt.Errorf("%q is not a date-time such as 2024-01-31T09:30:00Z", text)
 	}
 	seconds := strconv.FormatInt(t.Unix(), 10)
 	if t.Unix() < 0 || t.Year() > 9999 {

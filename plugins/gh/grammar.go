@@ -298,7 +298,7 @@ func header(v string, _ argv.Scope) (string, error) {
 		ok = false
 	}
 	if !ok || strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		return "", &argv.Refusal{Rule: "flag.value", Reason: "it is none of Accept, X-GitHub-Api-Version, If-None-Match, If-Modified-Since, Time-Zone", Instead: "leave it out"}
+		return "", &argv.Refusal{Rule: "flag.value", Reason: "it is not one of Accept, X-GitHub-Api-Version, If-None-Match, If-Modified-Since, Time-Zone", Instead: "leave it out"}
 	}
 	return v, nil
 }

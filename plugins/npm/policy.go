@@ -72,7 +72,7 @@ func newPolicy(config func(string) string) (*policy, error) {
 	case "host":
 		p.byHost = true
 	default:
-		return nil, errors.New("userconfig: " + strconv.Quote(v) + " is none of home, variable and host")
+		return nil, errors.New("userconfig: " + strconv.Quote(v) + " is not one of home, variable and host")
 	}
 	for _, s := range list(config("publish")) {
 		scope, all := strings.CutSuffix(s, "/*")

@@ -122,7 +122,7 @@ func surface(d *abi.Discovery) (*abi.Surface, error) {
 	}
 	var doc document
 	if err := json.Unmarshal(resp.Body, &doc); err != nil || !strings.HasPrefix(doc.OpenAPI, "3.") {
-		return nil, errors.New("the document is no OpenAPI 3 document as JSON")
+		return nil, errors.New("the document is not an OpenAPI 3 document in JSON")
 	}
 	base, err := baseOf(&doc, at)
 	if err != nil {
@@ -169,7 +169,7 @@ func baseOf(doc *document, at string) (string, error) {
 	}
 	from, err := url.Parse(at)
 	if err != nil {
-		return "", errors.New("document is no address")
+		return "", errors.New("document is not an address")
 	}
 	to, err := from.Parse(base)
 	if err != nil || to.Host == "" || to.User != nil {
@@ -403,7 +403,7 @@ func translate(v map[string]any) {
 
 func call(c *abi.Call) (*abi.Result, error) {
 	if len(c.Binding) == 0 {
-		return nil, errors.New("openapi is no tool itself; tools.list names those that it brings")
+		return nil, errors.New("openapi itself is not a tool; tools.list names the tools that it provides")
 	}
 	var b binding
 	if err := json.Unmarshal(c.Binding, &b); err != nil {
@@ -442,7 +442,7 @@ func request(b *binding, arguments map[string]json.RawMessage) (*pdk.HTTPRequest
 		switch one := strings.Join(texts, ","); p.In {
 		case "path":
 			if one == "" || one == "." || one == ".." {
-				return nil, fmt.Errorf("%s is %q, which is no segment of a path", p.Name, one)
+				return nil, fmt.Errorf("%s is %q, which is not a path segment", p.Name, one)
 			}
 			path = strings.ReplaceAll(path, "{"+p.Name+"}", url.PathEscape(one))
 		case "query":

@@ -230,7 +230,7 @@ func (g *Guest) scalar(t *component.Type, v uint64) any {
 		return math.Float64frombits(0x7ff8000000000000)
 	case component.Char:
 		if c := uint32(v); c > utf8.MaxRune || c >= 0xd800 && c < 0xe000 {
-			trap("%#x is no character", c)
+			trap("%#x is not a character", c)
 		}
 		return rune(v)
 	case component.Flags:
@@ -312,7 +312,7 @@ func (g *Guest) lift(t *component.Type, flat []uint64) (any, []uint64) {
 
 func (g *Guest) caseType(t *component.Type, i uint32) *component.Type {
 	if uint64(i) >= uint64(len(t.Fields)) {
-		trap("case %d of %d is none", i, len(t.Fields))
+		trap("case %d of %d does not exist", i, len(t.Fields))
 	}
 	return t.Fields[i].Type
 }

@@ -122,19 +122,19 @@ func fromJSON(t *component.Type, v any, at string) any {
 	case component.S8, component.S16, component.S32, component.S64:
 		n, err := strconv.ParseInt(string(expect[json.Number](v, at, "a number")), 10, int(t.Size)*8)
 		if err != nil {
-			wrong(at, "%v is no %s", v, t)
+			wrong(at, "%v is not a valid %s", v, t)
 		}
 		return n
 	case component.U8, component.U16, component.U32, component.U64:
 		n, err := strconv.ParseUint(string(expect[json.Number](v, at, "a number")), 10, int(t.Size)*8)
 		if err != nil {
-			wrong(at, "%v is no %s", v, t)
+			wrong(at, "%v is not a valid %s", v, t)
 		}
 		return n
 	case component.F32, component.F64:
 		f, err := strconv.ParseFloat(string(expect[json.Number](v, at, "a number")), 64)
 		if err != nil {
-			wrong(at, "%v is no %s", v, t)
+			wrong(at, "%v is not a valid %s", v, t)
 		}
 		if t.Kind == component.F32 {
 			return float32(f)
@@ -230,7 +230,7 @@ var resultNames = [...]string{"ok", "err"}
 func caseNamed(t *component.Type, name, at string) int {
 	i := slices.IndexFunc(t.Fields, func(f component.Field) bool { return f.Name == name })
 	if i < 0 {
-		wrong(at, "%q is no case of %s", name, t)
+		wrong(at, "%q is not a case of %s", name, t)
 	}
 	return i
 }

@@ -90,7 +90,7 @@ func hostile() map[string]struct {
 		"two types of each other":           {file(typesOf(2, func(i int) []byte { return []byte{0x70, byte(1 - i)} })), "type 1 of 0"},
 		"tuples that double":                {file(section(7, []byte{41, 0x6f, 1, 0x7d}, bytes.Join(doubling(40), nil))), "10000 types"},
 		"lists 1,000 deep":                  {file(typesOf(1000, func(i int) []byte { return slices.Concat([]byte{0x70}, signed(i-1)) })), "deep"},
-		"an own of a string":                {file(typesOf(2, func(i int) []byte { return [][]byte{{0x73}, {0x69, 0}}[i] })), "no resource"},
+		"an own of a string":                {file(typesOf(2, func(i int) []byte { return [][]byte{{0x73}, {0x69, 0}}[i] })), "not a resource"},
 		"a record without fields":           {file(typesOf(1, func(int) []byte { return []byte{0x72, 0} })), "no fields"},
 		"two fields of a name": {file(typesOf(1, func(int) []byte {
 			return slices.Concat([]byte{0x72, 2}, text("a"), []byte{0x7d}, text("a"), []byte{0x7d})

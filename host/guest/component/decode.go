@@ -289,7 +289,7 @@ func (s *scope) coreInstance(r *reader) {
 			r.spend()
 			name := r.name("argument")
 			if r.u8("argument") != 0x12 {
-				r.fail("has an argument that is no core instance")
+				r.fail("has an argument that is not a core instance")
 			}
 			if _, ok := in.args[name]; ok {
 				r.fail("gives argument %q twice", name)
@@ -485,7 +485,7 @@ func (s *scope) alias(r *reader) {
 		name := r.name("name")
 		space := s.coreSpace(r, coreSort)
 		if sort != 0 {
-			r.fail("aliases what is no core item from a core instance")
+			r.fail("aliases something other than a core item of a core instance")
 		}
 		if r.err == nil {
 			*space = append(*space, in.export(r, name, coreSort))
@@ -561,7 +561,7 @@ func (s *scope) canon(r *reader) {
 		opts := s.options(r)
 		ft, _ := at(r, s.types, r.u32("type"), "type").(*FuncType)
 		if ft == nil {
-			r.fail("lifts a function of a type that is none of functions")
+			r.fail("lifts a function whose type is not a function type")
 			return
 		}
 		s.funcs = append(s.funcs, &Func{Type: ft, lift: &lift{core, opts}})
@@ -582,7 +582,7 @@ func (s *scope) canon(r *reader) {
 	case 3:
 		res, ok := at(r, s.types, r.u32("type"), "type").(*Resource)
 		if !ok {
-			r.fail("drops what is no resource")
+			r.fail("drops something that is not a resource")
 			return
 		}
 		s.coreFuncs = append(s.coreFuncs, coreItem{kind: sortFunc, drop: res})
@@ -671,7 +671,7 @@ func (s *scope) externDesc(r *reader, name string) any {
 	case 1:
 		ft, ok := at(r, s.types, r.u32("type"), "type").(*FuncType)
 		if !ok {
-			r.fail("gives function %q a type that is none of functions", name)
+			r.fail("gives function %q a type that is not a function type", name)
 			return nil
 		}
 		return &Func{Interface: s.iface, Name: name, Type: ft}
@@ -688,13 +688,13 @@ func (s *scope) externDesc(r *reader, name string) any {
 		r.fail("bounds type %q in an unknown way", name)
 	case 4:
 		if sh, ok := at(r, s.types, r.u32("type"), "type").(*shape); !ok || !sh.component {
-			r.fail("gives component %q a type that is none of components", name)
+			r.fail("gives component %q a type that is not a component type", name)
 		}
 		r.refuse("imports or exports a component, %q; not yet", name)
 	case 5:
 		sh, ok := at(r, s.types, r.u32("type"), "type").(*shape)
 		if !ok || sh.component {
-			r.fail("gives instance %q a type that is none of instances", name)
+			r.fail("gives instance %q a type that is not an instance type", name)
 			return nil
 		}
 		return sh.make(r, name)
@@ -832,7 +832,7 @@ func (s *scope) funcType(r *reader) *FuncType {
 		ft.Result = s.valueType(r)
 	case 1:
 		if r.u8("results") != 0 {
-			r.refuse("has functions with named results, which are no longer made; build it again")
+			r.refuse("has functions with named results, which current tools no longer make; rebuild it")
 		}
 	default:
 		r.fail("has a function whose result is of an unknown kind")
@@ -980,7 +980,7 @@ func (s *scope) valueDef(r *reader, c byte) any {
 		}
 		res, ok := at(r, s.types, r.u32("resource"), "type").(*Resource)
 		if !ok {
-			r.fail("has a handle to what is no resource")
+			r.fail("has a handle to something that is not a resource")
 		}
 		t.Resource = res
 	case 0x67:

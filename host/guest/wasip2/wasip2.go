@@ -158,7 +158,7 @@ func (s *State) add(h handle) uint32 {
 func (s *State) get(v any, kinds ...kind) *handle {
 	i := v.(uint32)
 	if i == 0 || uint64(i) > uint64(len(s.table)) || !slices.Contains(kinds, s.table[i-1].kind) {
-		trap("handle %d is none of that kind", i)
+		trap("handle %d is not of that kind", i)
 	}
 	return &s.table[i-1]
 }

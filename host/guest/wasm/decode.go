@@ -139,7 +139,7 @@ func decode(in []byte, lim Limits) (*source, *Error) {
 		return nil, &Error{0, TooLarge, "have a module over the limit of size"}
 	}
 	if !bytes.HasPrefix(in, []byte("\x00asm")) {
-		return nil, &Error{0, Malformed, "read header: this is no WebAssembly module"}
+		return nil, &Error{0, Malformed, "read header: not a WebAssembly module"}
 	}
 	if len(in) < 8 || !bytes.Equal(in[4:8], []byte{1, 0, 0, 0}) {
 		return nil, &Error{4, Malformed, "read header: the version is not 1 of core modules"}

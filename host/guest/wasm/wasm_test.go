@@ -25,8 +25,8 @@ func TestRefused(t *testing.T) {
 		kind   Kind
 		want   string
 	}{
-		{"empty", nil, Malformed, "read header: this is no WebAssembly module at byte 0x0"},
-		{"text", []byte("(module)"), Malformed, "this is no WebAssembly module"},
+		{"empty", nil, Malformed, "read header: not a WebAssembly module at byte 0x0"},
+		{"text", []byte("(module)"), Malformed, "not a WebAssembly module"},
 		{"component", b("\x00asm", 13, 0, 1, 0), Malformed, "version is not 1"},
 		{"order", module(section(secFunction, 0), section(secType, 0)), Malformed, "section 1: it is out of order at byte 0xb"},
 		{"twice", module(section(secType, 0), section(secType, 0)), Malformed, "out of order"},

@@ -140,7 +140,7 @@ func (h *Host) CheckAsked() error {
 	if h.toolCall != nil {
 		got, err := Canonical(h.toolCall)
 		if err != nil {
-			return fmt.Errorf("called with what is no JSON: %w: %s", err, h.toolCall)
+			return fmt.Errorf("called with something that is not JSON: %w: %s", err, h.toolCall)
 		}
 		if want, err := Canonical(v.AskedForCall); err != nil || !bytes.Equal(got, want) {
 			return fmt.Errorf("called with %s, must be %s", got, want)
