@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/toold/toold/host/config"
-	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/hosttest"
 )
 
@@ -19,7 +18,7 @@ import (
 // of the processors for one, which a loaded machine changes less.
 func BenchmarkLsRemoteHTTPS(b *testing.B) {
 	git, err := exec.LookPath("git")
-	if err != nil || !confine.Confinement().Filter {
+	if err != nil || !hosttest.Judged() {
 		b.Skip("there is no git here, or connections are not judged")
 	}
 	repos := b.TempDir()

@@ -35,7 +35,7 @@ func needJudged(t *testing.T, programs ...string) (paths []string) {
 		}
 		paths = append(paths, path)
 	}
-	if !confine.Confinement().Filter || os.Getenv("TOOLD_TEST_CONFINE") == "landlock" {
+	if !hosttest.Judged() {
 		t.Skip("connections are not judged here")
 	}
 	return paths

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/toold/toold/host/config"
-	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/hosttest"
 )
 
@@ -22,7 +21,7 @@ func TestNetworkOfBinaries(t *testing.T) {
 	if err != nil {
 		t.Skip("there is no curl here")
 	}
-	if !confine.Confinement().Filter || os.Getenv("TOOLD_TEST_CONFINE") == "landlock" {
+	if !hosttest.Judged() {
 		t.Skip("connections are not judged here")
 	}
 	hello := func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("hello\n")) }

@@ -18,7 +18,6 @@ import (
 	"github.com/toold/toold/host/callback"
 	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/config"
-	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/host/wire/callbacks"
@@ -142,6 +141,10 @@ func TestPromisesOfCallbacks(t *testing.T) {
 	if os.Getenv("TOOLD_TEST_CONFINE") != "" {
 		levels = levels[:1]
 	}
+	loader := `(/.*: refused\n)$`
+	if !hosttest.Judged() { // which the daemon warns of
+		loader = `/lib64/ld-.*: ran \d+\n`
+	}
 	for _, most := range levels {
 		a := newAttacker(t, most)
 		for _, tt := range []struct {
@@ -201,7 +204,7 @@ func TestPromisesOfCallbacks(t *testing.T) {
 				}},
 			{promise: "the host executes none", name: "the hook itself, a copy of a shim, a link to it", script: `sub run { my $r = system { $_[0] } @_; print "$_[0]: ", $r == -1 ? "refused" : "ran $r", "\n" } open(my $in, '<', "$F/editor"); local $/; open(my $out, '>', "$R/copy"); print {$out} readline($in); close $out; chmod 0755, "$R/copy"; symlink "$F/editor", "$R/callbacks-x"; link "$F/editor", "$R/hard"; mkdir "$R/callbacks-1"; symlink "$R/hooks/pre-commit", "$R/callbacks-1/editor";
 				run("$R/hooks/pre-commit"); run("$R/copy"); run("$R/hard"); run("$R/callbacks-1/editor"); run('/bin/sh', '-c', "touch $R/ran"); run('/lib64/ld-linux-x86-64.so.2', "$R/hooks/pre-commit")`,
-				want: `^(/.*: refused\n){6}$`},
+				want: `^(/.*: refused\n){5}` + loader},
 			{promise: "all that a shim does", name: "by other names and arguments", script: `for my $args (['toold', 'supervise-processes'], ["$F/nothing"], ["$R/callbacks-1/editor"], ['toold-ssh', 'x'], ['']) { print system({ "$F/editor" } @$args) >> 8, "\n" }`,
 				want: `^(127\n){5}toold`},
 		} {
@@ -232,7 +235,9 @@ func TestPromisesOfCallbacks(t *testing.T) {
 		}
 		a.t = t
 		a.refused(t)
-		a.others(t)
+		if hosttest.Judged() {
+			a.others(t)
+		}
 		a.outlived(t)
 		if left, _ := os.ReadDir(a.State + "/callbacks"); len(left) > 0 {
 			t.Errorf("%q: folders were left: %v", most, left)
@@ -251,7 +256,7 @@ func (a *attacker) refused(t *testing.T) {
 		"no offer":                              {list: `[{"kind":"pager","name":"pager"}]`, want: `"pager" was not offered`},
 		"a hook that lies elsewhere":            {list: `[{"kind":"hooks","name":"pre-commit","path":"/bin/sh"}]`, want: "not beneath the roots", offered: callbacks.Kinds()},
 		"a hook by a detour":                    {list: `[{"kind":"hooks","name":"pre-commit","path":"` + a.Root + `/../x"}]`, want: "not beneath the roots", offered: callbacks.Kinds()},
-		"a name that is a path":                 {list: `[{"kind":"hooks","name":"../x","path":"` + a.hook + `"}]`, want: "no name of its own", offered: callbacks.Kinds()},
+		"a name that is a path":                 {list: `[{"kind":"hooks","name":"../x","path":"` + a.hook + `"}]`, want: "not a unique, plain name", offered: callbacks.Kinds()},
 		"an editor with a path":                 {list: `[{"kind":"editor","name":"editor","path":"` + a.hook + `"}]`, want: "hooks have a path", offered: callbacks.Kinds()},
 	} {
 		c := &callee{}
@@ -368,7 +373,7 @@ func TestPromisesOfSSH(t *testing.T) {
 	if os.Getenv(sshdVar) == "" {
 		s.Git(t, "init", "-q", "--bare", "-b", "main", "allow.git")
 	}
-	if !confine.Confinement().Filter || os.Getenv("TOOLD_TEST_CONFINE") == "landlock" {
+	if !hosttest.Judged() {
 		t.Skip("connections are not judged here")
 	}
 	parts := secretParts(t, s.Key)

@@ -19,7 +19,6 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/toold/toold/host/config"
-	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/sshshim"
 )
@@ -28,7 +27,7 @@ import (
 // of confinement.
 func sshTool(t *testing.T, s *hosttest.SSHD, most string, policy bool, more M) *hosttest.Daemon {
 	t.Helper()
-	if !confine.Confinement().Filter || os.Getenv("TOOLD_TEST_CONFINE") == "landlock" {
+	if !hosttest.Judged() {
 		t.Skip("connections are not judged here")
 	}
 	return sshToolOf(t, s, config.Config{ConfineMost: most, LogLevel: "info"}, policy, more)

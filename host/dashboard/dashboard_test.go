@@ -50,7 +50,7 @@ func TestPage(t *testing.T) {
 	b := open(t)
 	b.screen(1280, 900, false)
 	b.visit(page.URL())
-	b.awaitText("Nothing is wrong")
+	b.awaitText(healthy())
 	gate := p.Root + "/gate"
 	if err := unix.Mkfifo(gate, 0o600); err != nil {
 		t.Fatal(err)
@@ -263,7 +263,7 @@ func TestOperatorsSocket(t *testing.T) {
 	}
 	b := open(t)
 	b.visit(base + dashboard.Path)
-	b.awaitText("Nothing is wrong")
+	b.awaitText(healthy())
 	// The only wrong thing may be that what it was told has ended.
 	d.Stop(t)
 	b.awaitText("Not connected")
@@ -473,7 +473,7 @@ func TestStreamIsCut(t *testing.T) {
 	b.screen(1280, 900, false)
 	b.visit("http://" + l.Addr().String() + dashboard.Path + "#token=" + page.Token)
 	// Of the connections of the test's own process: who forwards is whom the daemon sees.
-	b.awaitText("Nothing is wrong")
+	b.awaitText(healthy())
 	var hash string
 	if b.eval("location.hash", &hash); strings.Contains(hash, "token") {
 		t.Errorf("the address keeps the token: %s", hash)
@@ -485,7 +485,7 @@ func TestStreamIsCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	cut(false)
-	b.awaitText("Nothing is wrong")
+	b.awaitText(healthy())
 	b.awaitText("exit 7") // which ended meanwhile
 	// It is opened again, in the same tab.
 	b.must("Page.reload", nil, nil)
@@ -503,7 +503,16 @@ func TestStreamIsCut(t *testing.T) {
 	mu.Unlock()
 	b.awaitText("toolctl dashboard")
 	b.visit("http://" + l.Addr().String() + dashboard.Path + "#token=" + next.Token)
-	b.awaitText("Nothing is wrong")
+	b.awaitText(healthy())
+}
+
+// healthy is what the page has of a daemon that has no other fault than its level of
+// confinement.
+func healthy() string {
+	if hosttest.Judged() {
+		return "Nothing is wrong"
+	}
+	return "Confinement is not whole"
 }
 
 // TestKeyboard walks over the page with the keyboard alone: what has the focus is seen,

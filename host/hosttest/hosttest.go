@@ -21,6 +21,7 @@ import (
 
 	"github.com/toold/toold/host"
 	"github.com/toold/toold/host/config"
+	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/guest"
 	"github.com/toold/toold/host/tools"
 )
@@ -70,6 +71,17 @@ type Daemon struct {
 	done chan error
 	logs *logBuffer
 }
+
+// Wanted reports whether the tests run at this level of confinement or above: all there is,
+// or what TOOLD_TEST_CONFINE names.
+func Wanted(level confine.Level) bool {
+	most, ok := confine.ParseLevel(os.Getenv("TOOLD_TEST_CONFINE"))
+	return !ok || most >= level
+}
+
+// Judged reports whether system calls of tools are judged: on this system, at the level of
+// confinement at which the tests run.
+func Judged() bool { return confine.Confinement().Filter && Wanted(confine.Seccomp) }
 
 // Start starts a daemon. What c leaves empty is put into fresh folders of the
 // test; with no Tools, tools is an empty folder.

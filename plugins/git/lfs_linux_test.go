@@ -22,7 +22,6 @@ import (
 
 	"github.com/toold/toold/host/client"
 	hostconfig "github.com/toold/toold/host/config"
-	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
 )
@@ -167,7 +166,7 @@ type lfsPlace struct {
 func newLFSPlace(t *testing.T, programs ...string) *lfsPlace {
 	needGit(t)
 	lfs := lfsPath(t)
-	if !confine.Confinement().Filter || os.Getenv("TOOLD_TEST_CONFINE") == "landlock" {
+	if !hosttest.Judged() {
 		t.Skip("connections are not judged here")
 	}
 	p := &lfsPlace{t: t, roots: tempDir(t), box: newBox(t, model(t), newRunner(t))}

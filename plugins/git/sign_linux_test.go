@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	hostconfig "github.com/toold/toold/host/config"
-	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
 	"github.com/toold/toold/pdk/abi"
@@ -20,7 +19,7 @@ import (
 // the signature good.
 func TestSigning(t *testing.T) {
 	needGit(t)
-	if !confine.Confinement().Filter || os.Getenv("TOOLD_TEST_CONFINE") == "landlock" {
+	if !hosttest.Judged() {
 		t.Skip("connections are not judged here")
 	}
 	key := filepath.Join(t.TempDir(), "key")

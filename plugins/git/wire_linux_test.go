@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	hostconfig "github.com/toold/toold/host/config"
-	"github.com/toold/toold/host/confine"
 	"github.com/toold/toold/host/hosttest"
 	"github.com/toold/toold/host/wire"
 )
@@ -60,7 +59,7 @@ type wired struct {
 func newWired(t *testing.T, config map[string]string) *wired {
 	t.Helper()
 	needGit(t)
-	if !confine.Confinement().Filter || os.Getenv("TOOLD_TEST_CONFINE") == "landlock" {
+	if !hosttest.Judged() {
 		t.Skip("connections are not judged here")
 	}
 	w := &wired{s: hosttest.NewSSHD(t), hooks: t.TempDir()}
@@ -347,7 +346,7 @@ func TestPushThatLies(t *testing.T) {
 // daemon's key, and a branch that may be rewritten is.
 func TestSSHKeyWithPolicy(t *testing.T) {
 	needGit(t)
-	if !confine.Confinement().Filter || os.Getenv("TOOLD_TEST_CONFINE") == "landlock" {
+	if !hosttest.Judged() {
 		t.Skip("connections are not judged here")
 	}
 	s := hosttest.NewSSHD(t)
