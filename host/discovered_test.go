@@ -152,7 +152,7 @@ func TestBadSurfaces(t *testing.T) {
 		"no object":     {`raw {"tools":[{"name":"a","schema":{"type":"array"}}]}`, "the schema of a admits array and no object"},
 		"schema abroad": {`raw {"tools":[{"name":"a","schema":{"$ref":"http://x/y"}}]}`, "the schema of a"},
 		"long text":     {`raw {"tools":[{"name":"a","description":"` + long + `"}]}`, "over 4096"},
-		"too many":      {"many 5000", "at most 4096"},
+		"too many":      {"many 5000", "the limit is 4096"},
 		"an error":      {"error", "cannot"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -304,7 +304,7 @@ func TestUpgradeToBroken(t *testing.T) {
 		{write("babbles", "#!/bin/sh\necho babble >&3\n"+hangs), "does not end"},
 		{write("is ready and hangs up", "#!/bin/sh\nprintf '{\"ready\": true}' >&3\nexec 3>&-\n"+hangs), "does not end"},
 		{write("is ready and babbles", "#!/bin/sh\nprintf '{\"ready\": true}' >&3\nhead -c 100000 /dev/zero >&3\n"+hangs), "does not end"},
-		{write("is ready again", "#!/bin/sh\nprintf '{\"ready\": true}' >&3\nprintf '{\"ready\": true}' >&3\n"+hangs), "does not know"},
+		{write("is ready again", "#!/bin/sh\nprintf '{\"ready\": true}' >&3\nprintf '{\"ready\": true}' >&3\n"+hangs), "unknown to this daemon"},
 		{filepath.Join(dir, "none"), "no such file"},
 		{closed, "permission denied"},
 		{write("text", "no program"), "exec format error"},
@@ -327,7 +327,7 @@ func TestUpgradeToBroken(t *testing.T) {
 		t.Error("an upgrade to what hangs up")
 	}
 	l.askWhileLeaving(filepath.Join(dir, "is ready again"))
-	if _, err := l.upgrade(filepath.Join(dir, "is ready again")); err == nil || !strings.Contains(err.Error(), "does not know") {
+	if _, err := l.upgrade(filepath.Join(dir, "is ready again")); err == nil || !strings.Contains(err.Error(), "unknown to this daemon") {
 		t.Errorf("after another failure: %v", err)
 	}
 	// A tool that serves and would not any longer.

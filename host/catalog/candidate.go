@@ -372,7 +372,7 @@ func (v *candidate) checkHashes(d *disk.Disk, in func(string) disk.Place) error 
 			data = v.policies[i].data
 		case p == in(tools.PolicyFile):
 		default:
-			return broken("tool %s pins the hash of %s, which is no part of it; name restricted.wasm, setup.sh or the module that it runs", v.name, name)
+			return broken("tool %s pins the hash of %s, which is not one of its files; name restricted.wasm, setup.sh or the module that it runs", v.name, name)
 		}
 		if data == nil {
 			return broken("tool %s pins the hash of %s, which does not exist; restore the file, or take the pin out of %s", v.name, d.Name(p), tools.DefinitionFile)

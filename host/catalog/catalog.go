@@ -503,7 +503,7 @@ func (c *Catalog) remove(e *entry, why string) {
 		c.cfg.Logger.Info("tool removed", "tool", e.name, "reason", why)
 		c.cfg.OnChange(Event{Tool: e.name, Change: Removed})
 	} else {
-		c.cfg.Logger.Debug("folder is no tool", "tool", e.name, "reason", why)
+		c.cfg.Logger.Debug("folder is not a tool", "tool", e.name, "reason", why)
 	}
 	if last {
 		c.end(old)

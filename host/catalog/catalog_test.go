@@ -946,7 +946,7 @@ func TestHash(t *testing.T) {
 	b.is("own", "p | h")
 	b.refused("wrong", fault.ToolBroken, "handler.wasm has the sha256 "+sum(handler("h")), "pins "+sum(handler("g")))
 	b.refused("gone", fault.ToolBroken, "restricted.wasm, which does not exist")
-	b.refused("none", fault.ToolBroken, "README, which is no part of it")
+	b.refused("none", fault.ToolBroken, "README, which is not one of its files")
 	// A swapped policy does not get past the pin.
 	b.write(map[string]string{"own/restricted.wasm": string(policy("evil"))})
 	b.look("own")

@@ -157,7 +157,7 @@ func (c *compiler) loadPolicy(ctx context.Context, v *candidate, p module) (*gue
 	}
 	if !m.Has("restrict") {
 		m.Close()
-		return nil, broken("%s exports no restrict, so it is no policy; every call is refused until one loads: put a policy there", p.file)
+		return nil, broken("%s exports no restrict, so it is not a policy; every call is refused until one loads: put a policy there", p.file)
 	}
 	return m, nil
 }
@@ -189,10 +189,10 @@ func (c *compiler) loadHandler(ctx context.Context, v *candidate, t *tools.Tool)
 	}
 	if v.kind == tools.WASI {
 		if !m.Has("_start") {
-			return broken("%s exports no _start, so it is no WASI command; name it in handler if it is an Extism module", t.HandlerFile)
+			return broken("%s exports no _start, so it is not a WASI command; name it in handler if it is an Extism module", t.HandlerFile)
 		}
 		if !m.IsCommand() {
-			return broken("%s imports functions of Extism, so it is no WASI command, though it has a _start; name it in handler", t.HandlerFile)
+			return broken("%s imports functions of Extism, so it is not a WASI command, though it has a _start; name it in handler", t.HandlerFile)
 		}
 		return nil
 	}

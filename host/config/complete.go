@@ -164,7 +164,7 @@ func (c *Config) completePaths(bad *faults) {
 		}
 		roots(what+"/roots", s.Roots)
 		if s.Session == "default" {
-			bad.add("%s/session: a default session is made anew, without its limits, after it was closed; name one that toolctl session new made", what)
+			bad.add("%s/session: a default session is made again, without its limits, after it was closed; name one that toolctl session new made", what)
 		}
 		checkAccess(what+"/mode", what+"/group", &s.Mode, &s.Group, c.SocketMode, c.SocketGroup, bad)
 	}

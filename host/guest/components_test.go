@@ -299,7 +299,7 @@ func TestComponentHandles(t *testing.T) {
 		_, err := m.Call(context.Background(), Invocation{Export: export, Input: []byte(in)})
 		return err
 	}
-	wantCode(t, call("stale", `{}`), fault.GuestTrap, "handle 1 is none of that kind")
+	wantCode(t, call("stale", `{}`), fault.GuestTrap, "handle 1 is not of that kind")
 	wantCode(t, call("leak", `{"n": 20000}`), fault.GuestTrap, "handles")
 	for range 3 {
 		if got, _ := ask(t, m, "leak", `{"n": 10}`); got != "11" {
@@ -350,8 +350,8 @@ func TestComponentHostile(t *testing.T) {
 		{"a result that begins inside and ends outside", "give", `{"n": 6}`, fault.GuestTrap, "outside of its memory"},
 		{"a call while it frees its result", "leave", `{"n": 0}`, fault.GuestTrap, "while it makes room"},
 		{"a case that there is not", "pick", `{"n": 7}`, fault.GuestTrap, "case 7 of 2"},
-		{"a surrogate as a character", "char", `{"n": 55296}`, fault.GuestTrap, "no character"},
-		{"a character over the last", "char", `{"n": 1114112}`, fault.GuestTrap, "no character"},
+		{"a surrogate as a character", "char", `{"n": 55296}`, fault.GuestTrap, "not a character"},
+		{"a character over the last", "char", `{"n": 1114112}`, fault.GuestTrap, "not a character"},
 		{"an enum's case that there is not", "flag", `{"n": 2}`, fault.GuestTrap, "case 2 of 2"},
 		{"lists that are far longer than its memory", "bomb", `{"n": 8000}`, fault.LimitExceeded, "exchanges more than"},
 	} {

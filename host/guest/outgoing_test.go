@@ -127,7 +127,7 @@ func TestOutgoingFailures(t *testing.T) {
 	if _, _, err := asks(t, m, "deadlock", map[string]any{"authority": "host"}, served); err == nil || !strings.Contains(err.Error(), "body it has not finished") {
 		t.Errorf("an answer that cannot come: %v", err)
 	}
-	if _, _, err := asks(t, m, "stale", map[string]any{}, nil); err == nil || !strings.Contains(err.Error(), "none of that kind") {
+	if _, _, err := asks(t, m, "stale", map[string]any{}, nil); err == nil || !strings.Contains(err.Error(), "not of that kind") {
 		t.Errorf("a handle that was given away: %v", err)
 	}
 }

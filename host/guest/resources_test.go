@@ -74,16 +74,16 @@ func TestComponentResourceMisuse(t *testing.T) {
 		code             fault.Code
 		says             string
 	}{
-		{"dropping what never was", "misuse", `{"n": 1}`, fault.GuestTrap, "handle 5 is none"},
-		{"looking into what never was", "misuse", `{"n": 2}`, fault.GuestTrap, "handle 5 is none"},
+		{"dropping what never was", "misuse", `{"n": 1}`, fault.GuestTrap, "handle 5 is not of that kind"},
+		{"looking into what never was", "misuse", `{"n": 2}`, fault.GuestTrap, "handle 5 is not of that kind"},
 		{"dropping twice", "misuse", `{"n": 3}`, fault.GuestTrap, "handle 1 is not of that kind"},
-		{"dropping handle 0", "misuse", `{"n": 4}`, fault.GuestTrap, "handle 0 is none"},
-		{"dropping the last handle of all", "misuse", `{"n": 5}`, fault.GuestTrap, "handle 4294967295 is none"},
+		{"dropping handle 0", "misuse", `{"n": 4}`, fault.GuestTrap, "handle 0 is not of that kind"},
+		{"dropping the last handle of all", "misuse", `{"n": 5}`, fault.GuestTrap, "handle 4294967295 is not of that kind"},
 		{"dropping another type", "misuse", `{"n": 6}`, fault.GuestTrap, "handle 1 is to a node, not to a counter"},
 		{"looking into another type", "misuse", `{"n": 7}`, fault.GuestTrap, "handle 1 is to a node, not to a counter"},
 		{"handles without an end", "misuse", `{"n": 8}`, fault.GuestTrap, "more than 16384 handles"},
 		{"answering another type", "answer", `{"n": 9}`, fault.GuestTrap, "handle 1 is to a node, not to a counter"},
-		{"answering what never was", "answer", `{"n": 10}`, fault.GuestTrap, "handle 2147483647 is none"},
+		{"answering what never was", "answer", `{"n": 10}`, fault.GuestTrap, "handle 2147483647 is not of that kind"},
 		{"answering what was dropped", "answer", `{"n": 11}`, fault.GuestTrap, "handle 1 is not of that kind"},
 		{"answering one twice", "twice", `{}`, fault.GuestTrap, "handle 1 is not of that kind"},
 		{"a destructor that drops the same", "misuse", `{"n": 12}`, fault.GuestTrap, "handle 1 is not of that kind"},

@@ -558,7 +558,7 @@ func (t *Table) sweepOutputs(unread func(session string) bool) {
 	for _, e := range entries {
 		name := outputName.FindStringSubmatch(e.Name())
 		if name == nil || e.IsDir() {
-			o.log.Warn("a file among the outputs of jobs is none; it is left as it is", "file", filepath.Join(o.dir, e.Name()))
+			o.log.Warn("a file in the folder of job outputs is not one; it is left as it is", "file", filepath.Join(o.dir, e.Name()))
 			continue
 		}
 		if known[e.Name()] || name[2] == "" && unread(name[1]) {

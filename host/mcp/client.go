@@ -118,7 +118,7 @@ func (c *client) tokenOf(req sdk.Request) (string, *fault.Error) {
 	}
 	extra := req.GetExtra()
 	if extra == nil || extra.TokenInfo == nil || extra.TokenInfo.UserID != c.identity {
-		return "", fault.Errorf(fault.Unauthenticated, "the request is not of the identity that this session is of; connect anew")
+		return "", fault.Errorf(fault.Unauthenticated, "the request is from another identity than this session; connect again")
 	}
 	token, _ := extra.TokenInfo.Extra[extraToken].(string)
 	if token == "" {

@@ -212,7 +212,7 @@ func (all *dialogs) find(as Caller, p *sdk.CallToolParamsRaw) (*dialog, error) {
 	d := all.states[p.RequestState]
 	all.mu.Unlock()
 	if d == nil || !d.isOf(as) {
-		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "requestState is of no call of this client that waits for an answer; make the call anew, without requestState and inputResponses"}
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "requestState belongs to no call of this client that waits for an answer; make the call again, without requestState and inputResponses"}
 	}
 	made, refused := envelope(p.Name, as, p)
 	if refused != nil {

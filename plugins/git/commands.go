@@ -567,7 +567,7 @@ var commands = byName(append([]*command{
 		with(rev, "--onto"), may(argv.OneOf("rebase-cousins", "no-rebase-cousins"), "-r --rebase-merges"), with(argv.OneOf("nowarn", "warn", "fix"), "--whitespace"),
 		with(argv.OneOf("drop", "keep", "ask", "stop"), "--empty"), with(strategy, "-s --strategy"), with(strategyOption, "-X --strategy-option"), signing,
 		never(runs, "run it yourself after the rebase", "-x --exec"), never("is about --exec", "leave it out", "--reschedule-failed-exec"), bare("--no-reschedule-failed-exec"),
-		edits("abort, and rebase anew", "--edit-todo"), never("shows a patch of any kind", "use git show REBASE_HEAD", "--show-current-patch"))},
+		edits("abort, and rebase again", "--edit-todo"), never("shows a patch of any kind", "use git show REBASE_HEAD", "--show-current-patch"))},
 	&command{name: "cherry-pick", operand: rev, then: goesOn, grammar: grammar(sequencerFlags, bare("-x", "--allow-empty", "--allow-empty-message", "--keep-redundant-commits"),
 		with(argv.OneOf("drop", "keep", "stop"), "--empty"))},
 	&command{name: "revert", operand: rev, then: goesOn, grammar: grammar(sequencerFlags, bare("--reference"))},

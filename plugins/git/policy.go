@@ -268,7 +268,7 @@ func (p *policy) decide(c *abi.Call) *abi.Decision {
 // run answers the arguments that git shall run with.
 func (r *request) run() ([]string, error) {
 	if r.fault != "" {
-		return nil, refusal("config", "", r.fault, "ask the operator to mend tools.d/git/tool.json")
+		return nil, refusal("config", "", r.fault, "ask the operator to fix tools.d/git/tool.json")
 	}
 	if !path.IsAbs(r.call.Cwd) || len(r.call.Roots) == 0 {
 		return nil, refusal("cwd", "", "the call has no working directory beneath its roots", "set cwd")

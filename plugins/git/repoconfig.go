@@ -129,7 +129,7 @@ func (r *request) checkRepo() error {
 		return nil
 	}
 	if r.repo.err != "" {
-		return refusal("repo-config", "", "the repository's configuration cannot be trusted: "+r.repo.err, "mend it, in an editor")
+		return refusal("repo-config", "", "the repository's configuration cannot be trusted: "+r.repo.err, "fix it in an editor")
 	}
 	// To look at the configuration and to mend it must stay possible.
 	first, _, _ := strings.Cut(r.cmd.name, " ")
@@ -157,7 +157,7 @@ func (r *request) checkRepo() error {
 	}
 	if r.needsShell() {
 		if r.repo.othersErr != "" {
-			return refusal("repo-config", "", "a remote of this call cannot be trusted: "+r.repo.othersErr, "mend it, or name another")
+			return refusal("repo-config", "", "a remote of this call cannot be trusted: "+r.repo.othersErr, "fix it, or name another")
 		}
 		for _, e := range r.repo.others {
 			if why := r.hostile(e, first, false); why != "" {

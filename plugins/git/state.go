@@ -57,7 +57,7 @@ func (r *request) checkState(first string) error {
 				continue
 			}
 			if why := hostileState(e.Key, e.Value); why != "" {
-				return refusal("repo-state", e.Key, "what was begun here cannot go on: "+quote(".git/"+e.Key)+" "+why, "git "+first+" --abort, and begin anew")
+				return refusal("repo-state", e.Key, "what was begun here cannot go on: "+quote(".git/"+e.Key)+" "+why, "git "+first+" --abort, and start over")
 			}
 		}
 	}

@@ -46,7 +46,7 @@ var submoduleCommand = func() *command {
 		&command{name: "submodule summary", refuse: "is not one that this policy knows", instead: "git diff --submodule=log"},
 		&command{name: "submodule set-url", most: 2, then: written(submoduleSetURL), grammar: grammar(quiet)},
 		&command{name: "submodule set-branch", most: 1, then: written(pathOperands), grammar: grammar(quiet, bare("-d --default"), with(rev, "-b --branch"))},
-		&command{name: "submodule absorbgitdirs", refuse: "moves repositories that nobody has looked at", instead: "git submodule add it anew"})}
+		&command{name: "submodule absorbgitdirs", refuse: "moves repositories that nobody has looked at", instead: "git submodule add it again"})}
 }()
 
 // submoduleForeach refuses to run the caller's command where there is a submodule to

@@ -189,7 +189,7 @@ func sequence(r *request) error {
 	if idle {
 		return nil
 	}
-	const instead = "mark commits with git commit --fixup COMMIT or --squash COMMIT, then git rebase -i --autosquash; or git reset --soft and commit anew"
+	const instead = "mark commits with git commit --fixup COMMIT or --squash COMMIT, then git rebase -i --autosquash; or git reset --soft and commit again"
 	if name != "" {
 		return refusal("editor", name, "variable "+name+" names an editor for the list of commits, and none runs here, so that nothing of what it does would be done", instead)
 	}

@@ -24,7 +24,7 @@ func (p *policy) wire(w *abi.Wire) *abi.Decision {
 
 func (p *policy) checkWire(w *abi.Wire) *argv.Refusal {
 	if p.fault != "" {
-		return refusal("config", "", p.fault, "ask the operator to mend tools.d/git/tool.json")
+		return refusal("config", "", p.fault, "ask the operator to fix tools.d/git/tool.json")
 	}
 	if len(p.hosts) > 0 && !slices.Contains(p.hosts, w.Host) {
 		return refusal("remote", w.Host, quote(w.Host)+" is a host that this tool does not talk to", "use one of: "+strings.Join(p.hosts, ", "))
