@@ -39,7 +39,7 @@ func TestCannotRun(t *testing.T) {
 		{"empty", "", nil, fault.ToolBroken, "absolute"},
 		{"not executable", file("data", "", 0o644), nil, fault.ToolBroken, "executable"},
 		{"a folder", dir, nil, fault.ToolBroken, "executable"},
-		{"not a program", file("empty", "\x00\x01", 0o755), nil, fault.ToolBroken, "no program"},
+		{"not a program", file("empty", "\x00\x01", 0o755), nil, fault.ToolBroken, "not a program"},
 		{"a loop", dir + "/loop", nil, fault.ToolBroken, "not a program"},
 		{"interpreter missing", file("script", "#!/nothing/here\n", 0o755), nil, fault.ToolNotInstalled, "interpreter"},
 		{"interpreter not allowed", file("sh", "#!/bin/sh\n", 0o755), nil, fault.ToolBroken, "interpreter"},
