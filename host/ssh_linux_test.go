@@ -312,7 +312,7 @@ func TestSSHKeyRefusals(t *testing.T) {
 		{"another host's", "git", other.Known, "the key of " + at + " is not known"},
 		{"another key", "git", wrong, "which is not the one in " + d.KnownHosts()},
 		{"a revoked key", "git", good + "@revoked * " + strings.SplitN(good, " ", 2)[1], "is revoked"},
-		{"no line of known_hosts", "git", "nonsense\n", "mend " + d.KnownHosts()},
+		{"no line of known_hosts", "git", "nonsense\n", "repair " + d.KnownHosts()},
 		{"a key that the host does not let in", "stranger", good, at + " does not let " + s.User + " in with the key of the secret deploy; add ssh-ed25519 "},
 		{"a key with a passphrase", "locked", good, "secret deploy: the key has a passphrase"},
 		{"no key", "nonsense", good, "secret deploy: read the private key"},
