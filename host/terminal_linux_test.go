@@ -279,7 +279,7 @@ func TestTerminal(t *testing.T) {
 	// One that was stopped by what it cannot catch goes on with the size of now.
 	t.Run("stopped wrapper", func(t *testing.T) {
 		s := openScreen(t)
-		s.start(d.Socket, d.Root, program, "sh", "-c", `echo ready; trap 'stty size' WINCH; while :; do read line && exit 3; done`)
+		s.start(d.Socket, d.Root, program, "sh", "-c", `trap 'stty size' WINCH; echo ready; while :; do read line && exit 3; done`)
 		s.expect(`ready`)
 		pid := s.cmd.Process.Pid
 		s.cmd.Process.Signal(syscall.SIGSTOP)
