@@ -30,9 +30,9 @@ type Monitor struct {
 	// this process, which the child shares until then.
 	launched atomic.Bool
 	started  bool // owned by serve
-	// begins, unless nil, is called then with the process of the run. It is set before
-	// the child is started.
-	begins atomic.Pointer[func(pid int)]
+	// begins is called then with the process of the run. It is set before the child is
+	// started.
+	begins atomic.Pointer[func(pid int) error]
 	// asking are the calls whose answer takes time, waiting how many there are.
 	asking  sync.WaitGroup
 	waiting atomic.Int64
@@ -63,8 +63,8 @@ func Watch(g seccomp.Guards, answered func()) (*Monitor, error) {
 }
 
 // OnBegin has f called with the process of the run when that is about to execute its
-// program. It is called before the run is started.
-func (m *Monitor) OnBegin(f func(pid int)) { m.begins.Store(&f) }
+// program, which an error of f prevents. It is called before the run is started.
+func (m *Monitor) OnBegin(f func(pid int) error) { m.begins.Store(&f) }
 
 // Launched says that the run's own program was started.
 func (m *Monitor) Launched() { m.launched.Store(true) }
@@ -137,7 +137,9 @@ func (m *Monitor) judge(n *seccomp.Call) seccomp.Answer {
 		if !m.started && !m.launched.Load() {
 			m.started = true
 			if f := m.begins.Load(); f != nil {
-				(*f)(tid)
+				if err := (*f)(tid); err != nil {
+					return seccomp.Fail(unix.EPERM)
+				}
 			}
 			return seccomp.GoOn()
 		}

@@ -187,3 +187,41 @@ func TestMountsOfOthers(t *testing.T) {
 		}
 	}
 }
+
+// sendDescriptors puts into sockets as many descriptors as the kernel lets this process.
+func sendDescriptors() error {
+	rights := unix.UnixRights(make([]int, 253)...) // as many as a message takes, all of them standard input
+	for {
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
+		for err == nil {
+			err = unix.Sendmsg(pair[0], []byte("x"), rights, nil, 0)
+		}
+		if err != unix.EAGAIN {
+			return err
+		}
+	}
+}
+
+// A run that has as many descriptors wait in sockets as the kernel lets it keeps neither
+// the daemon, which is of the same user, nor another run's supervisor from sending theirs.
+func TestDescriptorsInSockets(t *testing.T) {
+	r := newRunner(t, process.Config{Ready: 1})
+	needFilter(t, r)
+	c := probing(t, t.TempDir(), "send-descriptors")
+	in, gate, err := os.Pipe()
+	must(t, err)
+	defer in.Close()
+	c.Stdin = in
+	u := begin(t, r, c)
+	said := u.next()
+	if want := unix.ETOOMANYREFS.Error(); said != want {
+		t.Errorf("it ended with %q, want %q", said, want)
+	}
+	host, _ := greet(t, "tcp", "127.0.0.1:0")
+	if got, _ := networked(t, r, probing(t, t.TempDir(), "tcp", host), host); got != "hello ok" {
+		t.Errorf("another run: %s", got)
+	}
+	gate.Close()
+	u.next() // it is done
+	u.wait()
+}

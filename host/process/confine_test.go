@@ -57,6 +57,11 @@ func probe(args []string) error {
 		return n
 	}
 	switch arg(0) {
+	case "send-descriptors": // until none can be sent; they wait until the input ends
+		err := sendDescriptors()
+		fmt.Println(err)
+		io.Copy(io.Discard, os.Stdin)
+		return nil
 	case "write":
 		f, err := os.OpenFile(arg(1), os.O_WRONLY, 0)
 		if err != nil {

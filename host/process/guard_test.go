@@ -820,7 +820,7 @@ func TestGuardsUnprivileged(t *testing.T) {
 	must(t, os.WriteFile(dir+"/process.test", program, 0o755)) // the folder of go test is closed to others
 	for _, name := range []string{"TestFilter", "TestAttributes", "TestExecute", "TestExecuteFromFolder", "TestShellLines", "TestLoadAsCode",
 		"TestNamespaces", "TestFoldersInHidden", "TestHiddenSocket", "TestMountsOfOthers", "TestBinding", "TestOrphansOfASupervisor", "TestHide", "TestTimeout", "TestForkRacers",
-		"TestConnect", "TestNetworkAttacks", "TestNetworkNames"} {
+		"TestConnect", "TestNetworkAttacks", "TestNetworkNames", "TestDescriptorsInSockets"} {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.Command(dir+"/process.test", "-test.v", "-test.run", "^"+name+"$")
 			cmd.Dir = dir

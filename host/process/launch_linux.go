@@ -162,9 +162,19 @@ func (p *launchpad) launch(l *launcher, r *job) (pid int, scoped bool, fail *fai
 		if err := r.takeTerminal(); err != nil {
 			return 0, false, failed("take the terminal", err)
 		}
-		// Before it executes anything, and not after: programs look whether they are
-		// in the foreground.
-		l.monitor.OnBegin(func(pid int) { unix.IoctlSetPointerInt(r.terminal, unix.TIOCSPGRP, pid) })
+	}
+	if l.monitor != nil {
+		l.monitor.OnBegin(func(pid int) error {
+			if sp.Terminal {
+				// Before it executes anything, and not after: programs look whether they
+				// are in the foreground.
+				unix.IoctlSetPointerInt(r.terminal, unix.TIOCSPGRP, pid)
+			}
+			if sp.User != nil {
+				return nil // its descriptors are not counted with this process's
+			}
+			return limitFiles(pid)
+		})
 	}
 	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if sp.User != nil {
@@ -191,4 +201,19 @@ func (p *launchpad) launch(l *launcher, r *job) (pid int, scoped bool, fail *fai
 		l.monitor.Launched()
 	}
 	return pid, scoped, nil
+}
+
+// limitFiles takes a quarter of the open files that process pid may have, for good. The
+// kernel counts the descriptors that wait in sockets for each user, and lets a process
+// send no more while they exceed what it may have open: whoever fills sockets is out of
+// them before the daemon and the supervisors are, which are of the same user and send
+// descriptors for every run.
+func limitFiles(pid int) error {
+	var limit unix.Rlimit
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &limit); err != nil {
+		return err
+	}
+	limit.Max -= limit.Max / 4
+	limit.Cur = min(limit.Cur, limit.Max)
+	return unix.Prlimit(pid, unix.RLIMIT_NOFILE, &limit, nil)
 }
