@@ -75,27 +75,49 @@ type Running struct {
 type Job struct {
 	Spec
 	Started time.Time
-	later   bool // it is listed by Keep instead of Admit
 
 	table    *Table
-	restored bool          // it ended before the daemon started: its output is in its file
-	saved    int64         // size of its file in bytes, 0 without one; guarded by table.mu
-	admitted chan struct{} // closed when nothing can refuse the job any more
+	file     file
 	finished chan struct{} // closed when it has ended
 
-	mu       sync.Mutex // guards the fields below
-	running  *Running   // set while its execution runs
-	cancel   context.CancelCauseFunc
+	mu      sync.Mutex // guards the fields below, and file.note
+	listing listing
+	phase   phase
+	running *Running // set while its execution runs
+	cancel  context.CancelCauseFunc
+	result  result
+}
+
+// listing is whether a call is a job to its caller and in lists.
+type listing struct {
+	later    bool // Keep lists it instead of Admit; never changes once the job starts
 	listed   bool
-	ending   bool // its outcome is being stored, whether as a job's or not
-	done     bool
-	outcome  journal.Outcome
-	message  string
-	data     json.RawMessage
-	progress json.RawMessage
-	stdout   tail
-	stderr   tail
-	lastLine string // the last one, once it has ended
+	admitted chan struct{} // closed when nothing can refuse the job any more
+}
+
+// phase is how far a job is.
+type phase int
+
+const (
+	live    phase = iota
+	settled       // its outcome is being stored, whether as a job's or not
+	ended
+)
+
+// result is what a job has produced so far, and its outcome once it has ended.
+type result struct {
+	outcome        journal.Outcome
+	message        string
+	data           json.RawMessage
+	progress       json.RawMessage
+	stdout, stderr tail
+	lastLine       string // set once it has ended
+}
+
+// file is where the output of a finished job is.
+type file struct {
+	size     int64  // in bytes, 0 without one; guarded by Table.mu
+	restored bool   // it ended before the daemon started: its output is only there
 	note     string // why the output of a restored job is missing, or empty
 }
 
@@ -108,7 +130,8 @@ func (j *Job) shares(other *Job) bool {
 // New registers a job that is about to start. cancel ends it. It counts towards the limit until it ends, and is listed
 // after Admit. Its error is OVERLOADED at the limit, and INVALID_ENVELOPE for an id that exists.
 func (t *Table) New(spec Spec, cancel context.CancelCauseFunc) (*Job, error) {
-	j := &Job{Spec: spec, Started: time.Now(), table: t, admitted: make(chan struct{}), finished: make(chan struct{}), cancel: cancel}
+	j := &Job{Spec: spec, Started: time.Now(), table: t, finished: make(chan struct{}), cancel: cancel}
+	j.listing.admitted = make(chan struct{})
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	running := 0
@@ -132,14 +155,14 @@ func (t *Table) New(spec Spec, cancel context.CancelCauseFunc) (*Job, error) {
 
 // Later makes the call a job only once Keep is called: if it ends earlier, nothing of it remains. It must be called
 // before the job starts.
-func (j *Job) Later() { j.later = true }
+func (j *Job) Later() { j.listing.later = true }
 
 // Admitted returns a channel that is closed when nothing can refuse the job any more.
-func (j *Job) Admitted() <-chan struct{} { return j.admitted }
+func (j *Job) Admitted() <-chan struct{} { return j.listing.admitted }
 
 // Admit lists the job: nothing refused it. A nil job is ignored.
 func (j *Job) Admit() {
-	if j == nil || j.later {
+	if j == nil || j.listing.later {
 		return
 	}
 	j.mu.Lock()
@@ -151,7 +174,7 @@ func (j *Job) Admit() {
 func (j *Job) Keep() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.ending {
+	if j.phase >= settled {
 		return false
 	}
 	j.listLocked()
@@ -159,9 +182,9 @@ func (j *Job) Keep() bool {
 }
 
 func (j *Job) listLocked() {
-	if !j.listed {
-		j.listed = true
-		close(j.admitted)
+	if !j.listing.listed {
+		j.listing.listed = true
+		close(j.listing.admitted)
 		j.publish(events.Event{State: "accepted"})
 	}
 }
@@ -255,9 +278,9 @@ func (t *Table) Close(ctx context.Context) {
 
 // Restore adds a job that ended before the daemon started. Restored must be called after the last one.
 func (t *Table) Restore(spec Spec, o journal.Outcome) {
-	j := &Job{Spec: spec, Started: o.Started, table: t, listed: true, done: true, outcome: o}
+	j := &Job{Spec: spec, Started: o.Started, table: t, listing: listing{listed: true}, phase: ended, result: result{outcome: o}}
 	if o.Code == fault.OutcomeUnknown {
-		j.message = "the daemon ended while the job ran; its outcome is unknown"
+		j.result.message = "the daemon ended while the job ran; its outcome is unknown"
 	}
 	t.restoreOutput(j)
 	t.mu.Lock()
@@ -276,9 +299,9 @@ func (t *Table) Restored(unread func(session string) bool) {
 			t.prune(j)
 		}
 		for _, j := range slices.Backward(list) { // the newest ones are kept first
-			if j.saved > 0 && !t.reserve(j, j.saved) { // the limit may be lower than it was
+			if j.file.size > 0 && !t.reserve(j, j.file.size) { // the limit may be lower than it was
 				os.Remove(t.outputs.path(&j.Spec))
-				j.note = noteRemoved
+				j.file.note = noteRemoved
 			}
 		}
 	}
@@ -296,30 +319,30 @@ func (j *Job) Begin(r *Running) {
 func (j *Job) Listed() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.listed
+	return j.listing.listed
 }
 
 // Settle reports whether a call that has ended is a job; nothing changes that from then on.
 func (j *Job) Settle() (listed bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.ending = true
-	return j.listed || !j.later
+	j.phase = max(j.phase, settled)
+	return j.listing.listed || !j.listing.later
 }
 
 // Done reports whether the job has ended.
 func (j *Job) Done() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.done
+	return j.phase == ended
 }
 
 // Stop ends the job. A finished job is unchanged.
 func (j *Job) Stop(reason *fault.Error) {
 	j.mu.Lock()
-	running, cancel, done := j.running, j.cancel, j.done
+	running, cancel, over := j.running, j.cancel, j.phase == ended
 	j.mu.Unlock()
-	if done {
+	if over {
 		return
 	}
 	if running != nil {
@@ -331,8 +354,8 @@ func (j *Job) Stop(reason *fault.Error) {
 }
 
 // Stdout and Stderr return writers that keep the end of the job's outputs.
-func (j *Job) Stdout() io.Writer { return jobWriter{j, &j.stdout} }
-func (j *Job) Stderr() io.Writer { return jobWriter{j, &j.stderr} }
+func (j *Job) Stdout() io.Writer { return jobWriter{j, &j.result.stdout} }
+func (j *Job) Stderr() io.Writer { return jobWriter{j, &j.result.stderr} }
 
 // Progress keeps the job's latest progress value.
 func (j *Job) Progress(data json.RawMessage) error {
@@ -341,7 +364,7 @@ func (j *Job) Progress(data json.RawMessage) error {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.progress = bytes.Clone(data)
+	j.result.progress = bytes.Clone(data)
 	return nil
 }
 
@@ -361,20 +384,20 @@ func (w jobWriter) Write(p []byte) (int, error) {
 func (j *Job) Finish(o *journal.Outcome, r *wire.Result) {
 	j.Settle()
 	j.mu.Lock()
-	j.outcome, j.data = *o, r.Data
+	j.result.outcome, j.result.data = *o, r.Data
 	if r.Err != nil {
-		j.message = r.Err.Message
+		j.result.message = r.Err.Message
 	}
-	j.stdout.write(r.Stdout)
-	j.stderr.write(r.Stderr)
+	j.result.stdout.write(r.Stdout)
+	j.result.stderr.write(r.Stderr)
 	if j.running != nil {
-		j.lastLine = j.running.LastLine()
+		j.result.lastLine = j.running.LastLine()
 	}
 	j.mu.Unlock()
 	j.table.save(j) // before its end is announced: whoever hears of it may stop the daemon
 	j.mu.Lock()
-	j.running, j.cancel, j.done = nil, nil, true
-	if j.listed {
+	j.running, j.cancel, j.phase = nil, nil, ended
+	if j.listing.listed {
 		j.publish(events.Event{State: "done", Status: o.Status, Code: o.Code, ExitCode: o.ExitCode})
 	}
 	close(j.finished)
@@ -387,29 +410,30 @@ func (j *Job) Finish(o *journal.Outcome, r *wire.Result) {
 func (j *Job) Snapshot(now time.Time, output bool) map[string]any {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	r := &j.result
 	m := map[string]any{
 		"id": j.ID, "session": j.Session, "tool": j.Tool, "detach": j.Detach, "started": j.Started.UTC().Format(time.RFC3339Nano),
-		"state": "running", "status": "", "code": "", "message": j.message, "exit_code": int64(0), "attempts": int64(0),
-		"elapsed_ms": now.Sub(j.Started).Milliseconds(), "last_line": j.lastLine,
-		"stdout_bytes": j.stdout.total, "stderr_bytes": j.stderr.total, "progress": fromJSON(j.progress), "data": fromJSON(j.data),
+		"state": "running", "status": "", "code": "", "message": r.message, "exit_code": int64(0), "attempts": int64(0),
+		"elapsed_ms": now.Sub(j.Started).Milliseconds(), "last_line": r.lastLine,
+		"stdout_bytes": r.stdout.total, "stderr_bytes": r.stderr.total, "progress": fromJSON(r.progress), "data": fromJSON(r.data),
 	}
 	if j.running != nil {
 		m["last_line"] = j.running.LastLine()
 		m["attempts"] = int64(j.running.Attempts())
 	}
-	if j.done {
-		m["state"], m["status"], m["code"] = "done", j.outcome.Status, string(j.outcome.Code)
-		m["exit_code"], m["attempts"] = int64(j.outcome.ExitCode), int64(j.outcome.Attempts)
-		m["elapsed_ms"] = j.outcome.Duration.Milliseconds()
+	if j.phase == ended {
+		m["state"], m["status"], m["code"] = "done", r.outcome.Status, string(r.outcome.Code)
+		m["exit_code"], m["attempts"] = int64(r.outcome.ExitCode), int64(r.outcome.Attempts)
+		m["elapsed_ms"] = r.outcome.Duration.Milliseconds()
 	}
 	if output {
 		stdout, stderr := j.outputLocked()
 		m["stdout"], m["stderr"] = validText(stdout), validText(stderr)
-		m["truncated"] = j.stdout.total > int64(len(stdout)) || j.stderr.total > int64(len(stderr))
+		m["truncated"] = r.stdout.total > int64(len(stdout)) || r.stderr.total > int64(len(stderr))
 	}
 	m["output_note"] = ""
-	if j.restored { // else it is in memory
-		m["output_note"] = j.note
+	if j.file.restored { // else it is in memory
+		m["output_note"] = j.file.note
 	}
 	return m
 }
@@ -451,15 +475,16 @@ func (t *Table) save(j *Job) {
 		return
 	}
 	j.mu.Lock()
+	r := &j.result
 	h := outputHeader{
-		Version: outputVersion, Owner: j.Owner, Session: j.Session, Execution: j.ID, Message: j.message, LastLine: j.lastLine,
-		Stdout: len(j.stdout.bytes()), Stderr: len(j.stderr.bytes()), StdoutTotal: j.stdout.total, StderrTotal: j.stderr.total,
-		Progress: j.progress,
+		Version: outputVersion, Owner: j.Owner, Session: j.Session, Execution: j.ID, Message: r.message, LastLine: r.lastLine,
+		Stdout: len(r.stdout.bytes()), Stderr: len(r.stderr.bytes()), StdoutTotal: r.stdout.total, StderrTotal: r.stderr.total,
+		Progress: r.progress,
 	}
-	if json.Valid(j.data) {
-		h.Data = j.data
+	if json.Valid(r.data) {
+		h.Data = r.data
 	}
-	b, listed := h.encode(j.stdout.bytes(), j.stderr.bytes()), j.listed
+	b, listed := h.encode(r.stdout.bytes(), r.stderr.bytes()), j.listing.listed
 	j.mu.Unlock()
 	if !listed || len(b) > maxOutputFile || !t.reserve(j, int64(len(b))) {
 		return
@@ -479,46 +504,46 @@ func (t *Table) save(j *Job) {
 func (t *Table) reserve(j *Job, size int64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	j.saved = 0
+	j.file.size = 0
 	if size > t.outputs.limit {
 		return false
 	}
 	total := size
 	for _, other := range t.byOwner[j.Owner] {
 		if other.shares(j) {
-			total += other.saved
+			total += other.file.size
 		}
 	}
 	for _, other := range t.byOwner[j.Owner] { // oldest first
 		if total <= t.outputs.limit {
 			break
 		}
-		if other != j && other.shares(j) && other.saved > 0 {
-			total -= other.saved
+		if other != j && other.shares(j) && other.file.size > 0 {
+			total -= other.file.size
 			t.removeOutput(other, noteRemoved)
 		}
 	}
-	j.saved = size
+	j.file.size = size
 	return true
 }
 
 // removeOutput removes the file of j, and records why it is missing. t.mu must be held, unless the table is not shared
 // yet.
 func (t *Table) removeOutput(j *Job, why string) {
-	if j.saved == 0 {
+	if j.file.size == 0 {
 		return
 	}
-	j.saved = 0
+	j.file.size = 0
 	os.Remove(t.outputs.path(&j.Spec))
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.note = why
+	j.file.note = why
 }
 
 // restoreOutput loads the header of a restored job's file. Its output is read on demand.
 func (t *Table) restoreOutput(j *Job) {
 	o := &t.outputs
-	j.restored, j.note = true, noteLost
+	j.file.restored, j.file.note = true, noteLost
 	if o.dir == "" {
 		return
 	}
@@ -527,14 +552,15 @@ func (t *Table) restoreOutput(j *Job) {
 	case errors.Is(err, fs.ErrNotExist):
 		return
 	case err != nil:
-		j.note = noteDamaged
+		j.file.note = noteDamaged
 		o.log.Warn("the output of a job cannot be read; its file is left as it is", "file", o.path(&j.Spec), "error", err)
 		return
 	}
-	j.note, j.saved = "", int64(len(h.encode(stdout, stderr)))
-	j.stdout.total, j.stderr.total, j.lastLine, j.progress, j.data = h.StdoutTotal, h.StderrTotal, h.LastLine, h.Progress, h.Data
-	if j.message == "" {
-		j.message = h.Message
+	j.file.note, j.file.size = "", int64(len(h.encode(stdout, stderr)))
+	r := &j.result
+	r.stdout.total, r.stderr.total, r.lastLine, r.progress, r.data = h.StdoutTotal, h.StderrTotal, h.LastLine, h.Progress, h.Data
+	if r.message == "" {
+		r.message = h.Message
 	}
 }
 
@@ -584,12 +610,12 @@ func (t *Table) RemoveOutputs(owner, session string) {
 
 // outputLocked returns the ends of both outputs of j. If they are missing, note says why.
 func (j *Job) outputLocked() (stdout, stderr []byte) {
-	if !j.restored || j.note != "" {
-		return j.stdout.bytes(), j.stderr.bytes()
+	if !j.file.restored || j.file.note != "" {
+		return j.result.stdout.bytes(), j.result.stderr.bytes()
 	}
 	_, stdout, stderr, err := j.table.outputs.read(&j.Spec)
 	if err != nil {
-		j.note = noteDamaged
+		j.file.note = noteDamaged
 		j.table.outputs.log.Warn("the output of a job cannot be read", "file", j.table.outputs.path(&j.Spec), "error", err)
 	}
 	return stdout, stderr
