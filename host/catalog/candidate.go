@@ -67,13 +67,28 @@ type module struct {
 // candidate is a version of a tool as it was read from disk, before anything is
 // compiled.
 type candidate struct {
-	name  string
-	terms terms
-	// gone reports that there is no such tool; why is the reason, for the log.
-	gone bool
-	why  string
+	name   string
+	terms  terms
+	dir    string
+	digest string
+	// gone is why there is no such tool, for the log; empty if there is one.
+	gone string
 	// err is what is wrong with the files: TOOL_BROKEN.
 	err error
+
+	def       *tools.Definition
+	defSource module // that def was read from, without data if there is no file
+	setup     module // setup.sh, without data if there is none
+	// gitConfig is the value of GIT_CONFIG_GLOBAL in the tool's calls, if setup.sh
+	// wrote that file.
+	gitConfig string
+	policyFiles
+	payload
+}
+
+// policyFiles are the policies of a candidate.
+type policyFiles struct {
+	policies []module
 	// present are the policies on disk, readable or not, in any language. legacy
 	// reports that one of them is a script of an older tool server.
 	present layers
@@ -81,24 +96,16 @@ type candidate struct {
 	// globalNone reports that the operator confirmed that there is no policy for
 	// all tools.
 	globalNone bool
+}
 
-	def       *tools.Definition
-	defFile   string // for messages
-	defData   []byte
-	kind      tools.Kind
-	policies  []module
-	handler   module
-	linked    []module // that the handler imports functions from, in the order of manifest.Modules
-	manifest  *guest.Manifest
-	setup     []byte
-	setupPath string
-	// gitConfig is the value of GIT_CONFIG_GLOBAL in the tool's calls, if setup.sh
-	// wrote that file.
-	gitConfig string
-	binary    string
-	programs  []*disk.Program
-	dir       string
-	digest    string
+// payload is what calls of a candidate run: a binary, or a handler.
+type payload struct {
+	kind     tools.Kind
+	binary   string
+	programs []*disk.Program // the binary, or what capabilities.exec grants
+	handler  module
+	linked   []module // that the handler imports functions from, in the order of manifest.Modules
+	manifest *guest.Manifest
 }
 
 // restricted is a file in the restricted folder.
@@ -115,13 +122,13 @@ func readCandidate(d *disk.Disk, name string, terms terms) *candidate {
 	folder := d.Look(disk.Place{Path: name})
 	switch {
 	case !folder.Present():
-		v.gone, v.why = true, "there is no such folder"
+		v.gone = "there is no such folder"
 	case folder.Fault != "":
-		v.gone, v.why = true, "its folder "+folder.Fault
+		v.gone = "its folder " + folder.Fault
 	case !folder.Mode.IsDir():
-		v.gone, v.why = true, "it is not a folder but "+folder.Kind()
+		v.gone = "it is not a folder but " + folder.Kind()
 	}
-	if v.gone {
+	if v.gone != "" {
 		return v
 	}
 	in := func(file string) disk.Place { return disk.Place{Path: path.Join(name, file)} }
@@ -129,7 +136,7 @@ func readCandidate(d *disk.Disk, name string, terms terms) *candidate {
 	legacy := v.findPolicies(d, in)
 	if !d.Look(in(tools.DefinitionFile)).Present() && !d.Look(in(tools.HandlerFile)).Present() &&
 		!slices.ContainsFunc([]string{tools.PolicyFile, "restricted.sh", "restricted.py"}, func(f string) bool { return d.Look(in(f)).Present() }) {
-		v.gone, v.why = true, fmt.Sprintf("its folder has no %s, %s or %s", tools.DefinitionFile, tools.HandlerFile, tools.PolicyFile)
+		v.gone = fmt.Sprintf("its folder has no %s, %s or %s", tools.DefinitionFile, tools.HandlerFile, tools.PolicyFile)
 		return v
 	}
 	v.err = func() error {
@@ -215,7 +222,7 @@ func (v *candidate) findPolicies(d *disk.Disk, in func(string) disk.Place) (lega
 
 func (v *candidate) readDefinition(d *disk.Disk, in func(string) disk.Place) error {
 	p := in(tools.DefinitionFile)
-	v.def, v.defFile = tools.DefaultDefinition(), d.Name(p)
+	v.def, v.defSource = tools.DefaultDefinition(), module{place: p, file: d.Name(p)}
 	if d.Look(p).Present() {
 		data, err := d.Read(p, tools.MaxDefinition)
 		if err != nil {
@@ -224,7 +231,7 @@ func (v *candidate) readDefinition(d *disk.Disk, in func(string) disk.Place) err
 		if v.def, err = tools.ParseDefinition(d.Name(p), data); err != nil {
 			return broken("read the definition of tool %s: %w; docs/tools.md describes each field", v.name, err)
 		}
-		v.defData = data
+		v.defSource.data = data
 	}
 	def := v.def
 	switch {
@@ -280,10 +287,10 @@ func (v *candidate) readModules(d *disk.Disk, in func(string) disk.Place) error 
 	}
 	if p := in(tools.SetupFile); d.Look(p).Present() {
 		var err error
-		if v.setup, err = d.Read(p, maxSetup); err != nil {
+		if v.setup.data, err = d.Read(p, maxSetup); err != nil {
 			return broken("set up tool %s: %s %w; replace it, or remove it if there is nothing to set up", v.name, d.Name(p), err)
 		}
-		v.setupPath = d.Name(p)
+		v.setup.place, v.setup.file = p, d.Name(p)
 		d.Look(in(gitConfig))
 	}
 	return v.checkUse(v.kind)
@@ -291,7 +298,7 @@ func (v *candidate) readModules(d *disk.Disk, in func(string) disk.Place) error 
 
 // checkUse refuses a definition that asks for what a tool of kind cannot use.
 func (v *candidate) checkUse(kind tools.Kind) error {
-	if err := tools.CheckUse(v.defFile, v.defData, v.def, kind, v.setup != nil); err != nil {
+	if err := tools.CheckUse(v.defSource.file, v.defSource.data, v.def, kind, v.setup.data != nil); err != nil {
 		return broken("read the definition of tool %s: %w", v.name, err)
 	}
 	return nil
@@ -348,7 +355,7 @@ func (v *candidate) readHandler(d *disk.Disk) error {
 	}
 	last := len(v.linked) - 1
 	v.handler, v.linked = v.linked[last], v.linked[:last]
-	if err := v.def.ApplyManifest(m, v.defData); err != nil {
+	if err := v.def.ApplyManifest(m, v.defSource.data); err != nil {
 		return broken("load tool %s: %s %w", v.name, d.Name(p), err)
 	}
 	return nil
@@ -363,7 +370,7 @@ func (v *candidate) checkHashes(d *disk.Disk, in func(string) disk.Place) error 
 		case v.kind != tools.Binary && p == v.handler.place:
 			data = v.handler.data
 		case p == in(tools.SetupFile):
-			data = v.setup
+			data = v.setup.data
 		case slices.ContainsFunc(v.linked, func(m module) bool { return m.place == p }):
 			i := slices.IndexFunc(v.linked, func(m module) bool { return m.place == p })
 			data = v.linked[i].data
@@ -398,7 +405,7 @@ func (v *candidate) checkWritable(d *disk.Disk) error {
 }
 
 // installs reports whether setup.sh installs the tool's binary, and may restore it.
-func (v *candidate) installs() bool { return v.setup != nil && v.kind == tools.Binary }
+func (v *candidate) installs() bool { return v.setup.data != nil && v.kind == tools.Binary }
 
 // forget drops what is in the module files of v; its digest stays.
 func (v *candidate) forget() {
@@ -421,7 +428,7 @@ func (v *candidate) sum() {
 			h.Write(b)
 		}
 	}
-	add("definition", v.defData)
+	add("definition", v.defSource.data)
 	add("kind "+string(v.kind), []byte(v.binary))
 	for _, m := range v.policies {
 		add("policy "+m.place.Path, m.data)
@@ -433,7 +440,7 @@ func (v *candidate) sum() {
 	if v.manifest != nil {
 		add("manifest", v.manifest.Source)
 	}
-	add("setup", v.setup)
+	add("setup", v.setup.data)
 	add("git configuration", []byte(v.gitConfig))
 	for _, p := range v.programs {
 		if p.Digest != "" {
@@ -479,7 +486,7 @@ const gitConfigVariable = "GIT_CONFIG_GLOBAL"
 // them can read and none can write.
 func (v *candidate) shareGitConfig() {
 	file := filepath.Join(v.dir, gitConfig)
-	if v.def == nil || v.setup == nil {
+	if v.def == nil || v.setup.data == nil {
 		return
 	}
 	if fi, err := os.Stat(file); err != nil || !fi.Mode().IsRegular() {

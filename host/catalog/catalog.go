@@ -178,9 +178,9 @@ func (c *Catalog) SetRoots(roots []string) {
 	}
 	c.roots = slices.Clone(roots)
 	for name, e := range c.tools {
-		script := slices.ContainsFunc(e.programs, (*disk.Program).Script)
+		script := slices.ContainsFunc(e.seen.programs, (*disk.Program).Script)
 		if e.current == nil || e.stale != nil || script {
-			e.anew = true
+			e.reread = true
 			c.reconcileLocked(name)
 		}
 	}
@@ -296,7 +296,7 @@ func (c *Catalog) moved(name string) bool {
 	var programs []*disk.Program
 	setup := false
 	if e := c.tools[name]; e != nil {
-		programs, setup = e.programs, e.setup
+		programs, setup = e.seen.programs, e.seen.setup
 	}
 	c.mu.Unlock()
 	return slices.ContainsFunc(programs, (*disk.Program).Changed) || setup && c.loader.compiler.setups.due(name, programs)
@@ -365,17 +365,17 @@ func (c *Catalog) load(e *entry) {
 	start := time.Now()
 	moved := c.moved(e.name)
 	c.mu.Lock()
-	last, old := known{stamps: e.stamps}, e.current
-	if e.due(start) && e.script {
-		last.failed = e.failed
+	last, old := known{stamps: e.seen.stamps}, e.current
+	if e.failure.due(start) && e.failure.script {
+		last.failed = e.failure.digest
 	}
 	// What does not load may do so without a sign that a file has changed: a mapping, or
 	// a server, changes one before its times, and a folder or a user that it needs may be
 	// there now.
-	if moved || e.anew || e.due(start) && last.failed == "" {
+	if moved || e.reread || e.failure.due(start) && last.failed == "" {
 		last = known{}
 	}
-	e.anew = false
+	e.reread = false
 	c.mu.Unlock()
 
 	for c.loadOnce(e, start, last, old) {
@@ -395,7 +395,7 @@ func (c *Catalog) loadOnce(e *entry, start time.Time, last known, old *generatio
 	if v == nil && err == nil {
 		if last.failed != "" {
 			c.mu.Lock()
-			e.postpone(time.Now(), restat)
+			e.failure.postpone(time.Now(), restat)
 			c.mu.Unlock()
 		}
 		return false
@@ -403,7 +403,7 @@ func (c *Catalog) loadOnce(e *entry, start time.Time, last known, old *generatio
 	defer func() {
 		if v != nil {
 			c.mu.Lock()
-			e.programs = v.programs
+			e.seen.programs = v.programs
 			c.mu.Unlock()
 		}
 		select {
@@ -415,13 +415,13 @@ func (c *Catalog) loadOnce(e *entry, start time.Time, last known, old *generatio
 	case err != nil:
 		c.fail(e, start, nil, fault.Errorf(fault.Internal, "read tool %s: %w", e.name, err), false, nil)
 		return false
-	case v.gone:
-		c.remove(e, v.why)
+	case v.gone != "":
+		c.remove(e, v.gone)
 		return false
 	}
 
 	c.mu.Lock()
-	e.setup = v.installs()
+	e.seen.setup = v.installs()
 	if old != nil && v.digest != old.digest {
 		e.compiling = start
 	}

@@ -91,7 +91,7 @@ func (c *compiler) compile(ctx context.Context, v *candidate) (_ *generation, er
 		}
 	}
 	err = c.setups.run(ctx, v)
-	if v.setup != nil {
+	if v.setup.data != nil {
 		v.shareGitConfig()
 		v.findPrograms() // setup.sh may have installed them, even if it failed
 		v.sum()

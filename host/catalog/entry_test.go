@@ -23,14 +23,14 @@ func TestEntryFails(t *testing.T) {
 	if serving != g || retired != nil || repeated || e.stale == nil || e.err != nil || !e.untouched(now) {
 		t.Errorf("a version that does not load took the one before out of service: %+v", e)
 	}
-	if _, _, repeated = e.fail(&candidate{digest: "1"}, bad("typo"), false, false, seen, now.Add(time.Hour)); !repeated || !e.failing.Equal(now) {
-		t.Errorf("the same failure is reported as a new one, since %v", e.failing)
+	if _, _, repeated = e.fail(&candidate{digest: "1"}, bad("typo"), false, false, seen, now.Add(time.Hour)); !repeated || !e.failure.since.Equal(now) {
+		t.Errorf("the same failure is reported as a new one, since %v", e.failure.since)
 	}
 	serving, retired, _ = e.fail(&candidate{digest: "1"}, bad("its policy is gone"), false, true, seen, now)
 	if serving != nil || retired != g || e.current != nil || e.err == nil || e.stale != nil {
 		t.Errorf("a generation without a policy that is on disk goes on serving: %+v", e)
 	}
-	if old, known := e.remove(); old != nil || !known || e.err != nil || !e.failing.IsZero() {
+	if old, known := e.remove(); old != nil || !known || e.err != nil || !e.failure.since.IsZero() {
 		t.Errorf("removed: %v, %v, %+v", old, known, e)
 	}
 	if _, known := e.remove(); known {
@@ -41,9 +41,9 @@ func TestEntryFails(t *testing.T) {
 		e := &entry{name: "t"}
 		for range 9 {
 			e.fail(&candidate{digest: digest}, bad("text"), transient, false, seen, now)
-			waits = append(waits, e.retryAt.Sub(now))
-			if !e.untouched(e.retryAt.Add(-1)) || e.untouched(e.retryAt) {
-				t.Errorf("transient %v: looked at again before or after %v", transient, e.retryAt)
+			waits = append(waits, e.failure.retryAt.Sub(now))
+			if !e.untouched(e.failure.retryAt.Add(-1)) || e.untouched(e.failure.retryAt) {
+				t.Errorf("transient %v: looked at again before or after %v", transient, e.failure.retryAt)
 			}
 		}
 		return waits
@@ -60,7 +60,7 @@ func TestEntryFails(t *testing.T) {
 	for _, digest := range []string{"1", "1", "1", "2"} {
 		e.fail(&candidate{digest: digest}, bad("text"), false, false, seen, now)
 	}
-	if e.retryAt.Sub(now) != restat {
+	if e.failure.retryAt.Sub(now) != restat {
 		t.Error("another version is looked at as seldom as the one before")
 	}
 }

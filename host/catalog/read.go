@@ -105,7 +105,7 @@ func (r *reader) once(name string, last known, terms terms) (v *candidate, seen 
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			if !exists(r.dir) {
-				return &candidate{name: name, gone: true, why: "the tools folder is gone"}, nil, false, nil
+				return &candidate{name: name, gone: "the tools folder is gone"}, nil, false, nil
 			}
 			if r.restricted == "" || exists(r.restricted) {
 				// A link in the path was replaced while it was resolved.

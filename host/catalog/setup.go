@@ -79,10 +79,10 @@ func (s *setups) note(name string, run setupRun) {
 // the tool's folder, by the interpreter of its first line or else /bin/sh, without
 // input, with a fixed PATH, a HOME of its own and the variables of environment.
 func (s *setups) run(ctx context.Context, v *candidate) error {
-	if v.setup == nil {
+	if v.setup.data == nil {
 		return nil
 	}
-	sum := sha256.Sum256(v.setup)
+	sum := sha256.Sum256(v.setup.data)
 	digest := hex.EncodeToString(sum[:])
 	past, _ := s.memory.past(v.name)
 	again := past.Setup == digest
@@ -90,18 +90,18 @@ func (s *setups) run(ctx context.Context, v *candidate) error {
 		if !v.installs() || !s.due(v.name, v.programs) {
 			return nil
 		}
-		s.log.Warn("binary of a tool is gone; setting it up again", "tool", v.name, "binary", v.binary, "script", v.setupPath)
+		s.log.Warn("binary of a tool is gone; setting it up again", "tool", v.name, "binary", v.binary, "script", v.setup.file)
 	}
 	if s.runner == nil {
-		return broken("set up tool %s: this host starts no processes, so %s cannot run; remove it", v.name, v.setupPath)
+		return broken("set up tool %s: this host starts no processes, so %s cannot run; remove it", v.name, v.setup.file)
 	}
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	interpreter, args := scriptCommand(v.setup, filepath.Join(v.dir, tools.SetupFile))
+	interpreter, args := scriptCommand(v.setup.data, filepath.Join(v.dir, tools.SetupFile))
 	out := &tail{limit: maxSetupOutput}
 	home := filepath.Join(s.homes, v.name)
 	if err := os.MkdirAll(home, 0o700); err != nil {
-		return broken("set up tool %s: make a HOME for %s: %w; make the state folder writable", v.name, v.setupPath, err)
+		return broken("set up tool %s: make a HOME for %s: %w; make the state folder writable", v.name, v.setup.file, err)
 	}
 	vars := map[string]string{"PATH": tools.BinaryPath, "LANG": "C.UTF-8", "HOME": home, gitConfigVariable: filepath.Join(v.dir, gitConfig)}
 	maps.Copy(vars, v.def.Environment)
@@ -132,13 +132,13 @@ func (s *setups) run(ctx context.Context, v *candidate) error {
 		if said != "" {
 			what += ", after it said: " + said
 		}
-		return broken("set up tool %s: %s %s; fix it, or touch it to run it again", v.name, v.setupPath, what)
+		return broken("set up tool %s: %s %s; fix it, or touch it to run it again", v.name, v.setup.file, what)
 	}
 	if v.kind == tools.Binary {
 		v.findPrograms()
 		s.note(v.name, setupRun{start, !v.programs[0].Missing})
 	}
-	s.log.Info("tool set up", "tool", v.name, "script", v.setupPath, "took", time.Since(start))
+	s.log.Info("tool set up", "tool", v.name, "script", v.setup.file, "took", time.Since(start))
 	err = s.memory.update(v.name, func(p *toolPast, _ *bool) { p.Setup = digest })
 	if err != nil {
 		return broken("set up tool %s: %w", v.name, err)

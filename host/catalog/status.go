@@ -84,7 +84,7 @@ func (c *Catalog) List() []Status {
 	list := make([]Status, 0, len(c.tools))
 	serving := make(map[string]*generation, len(c.tools))
 	for _, e := range c.tools {
-		s := Status{Name: e.name, State: StateLoading, Failing: e.failing}
+		s := Status{Name: e.name, State: StateLoading, Failing: e.failure.since}
 		switch {
 		case e.current != nil:
 			s.State, s.Loaded, s.Calls = StateOK, e.current.loaded, e.current.refs

@@ -275,10 +275,10 @@ func (w *watcher) owned() map[string][]string {
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
 	for name, e := range w.c.tools {
-		if e.stamps == nil {
+		if e.seen.stamps == nil {
 			continue
 		}
-		for p := range e.stamps.All() {
+		for p := range e.seen.stamps.All() {
 			top := w.c.cfg.Dir
 			if p.Restricted {
 				top = w.c.cfg.Restricted
@@ -331,7 +331,7 @@ func (w *watcher) same(d *disk.Disk, name string) bool {
 		w.c.mu.Unlock()
 		return false
 	}
-	stamps := e.stamps
+	stamps := e.seen.stamps
 	w.c.mu.Unlock()
 	return !w.c.moved(name) && d.Same(stamps)
 }

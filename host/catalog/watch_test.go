@@ -489,7 +489,7 @@ func TestRetries(t *testing.T) {
 		tries := func() int {
 			b.c.mu.Lock()
 			defer b.c.mu.Unlock()
-			return b.c.tools["t"].tries
+			return b.c.tools["t"].failure.tries
 		}
 		start := time.Now()
 		var at []time.Duration
@@ -518,7 +518,7 @@ func TestRetries(t *testing.T) {
 func (b *fixture) due(name string) {
 	b.t.Helper()
 	b.c.mu.Lock()
-	b.c.tools[name].retryAt = time.Time{}
+	b.c.tools[name].failure.retryAt = time.Time{}
 	b.c.mu.Unlock()
 	b.look(name)
 }
@@ -578,7 +578,7 @@ func TestLooksAtBroken(t *testing.T) {
 		t.Errorf("setup.sh ran: %q, %v", runs, err)
 	}
 	b.c.mu.Lock()
-	later := time.Until(b.c.tools["t"].retryAt)
+	later := time.Until(b.c.tools["t"].failure.retryAt)
 	b.c.mu.Unlock()
 	if later < 4*time.Minute || later > 6*time.Minute {
 		t.Errorf("the next look is in %v", later)
@@ -588,7 +588,7 @@ func TestLooksAtBroken(t *testing.T) {
 	b.look("t")
 	b.refused("t", fault.ToolBroken, "exit code 2")
 	b.c.mu.Lock()
-	soon := time.Until(b.c.tools["t"].retryAt)
+	soon := time.Until(b.c.tools["t"].failure.retryAt)
 	b.c.mu.Unlock()
 	if soon > restat {
 		t.Errorf("the next look after a change is in %v", soon)
