@@ -67,18 +67,23 @@ type writer struct {
 	opts Options
 	log  *slog.Logger
 
-	file   *os.File // the newest segment; nil if the log must be opened first
+	newest newestSegment
 	head   *os.File
-	number uint64        // of the newest segment
-	size   int64         // of it
-	began  time.Time     // when it began
-	older  []segmentFile // the earlier ones, oldest first
+	older  []segmentFile // the earlier segments, oldest first
 
 	n, synced uint64      // the last record, and the last that is on disk
 	last      hash        // of the last record
 	lost      uint64      // records since then that could not be written
 	failing   atomic.Bool // the last write failed; may be read by anyone
 	buf       bytes.Buffer
+}
+
+// newestSegment is the segment that records are appended to.
+type newestSegment struct {
+	file   *os.File // nil if the log must be opened first
+	number uint64
+	size   int64
+	began  time.Time
 }
 
 // commit writes as many records of batch as fit in one write, and notifies those who wait. It returns their number.
@@ -162,16 +167,16 @@ func (w *writer) add(r *Record) error {
 // flush writes the buffer, and then the head. there reports whether its records are in the log: all, or none. A later
 // error is for those who wait for the disk.
 func (w *writer) flush(sync bool) (there bool, err error) {
-	k, err := w.file.Write(w.buf.Bytes())
+	k, err := w.newest.file.Write(w.buf.Bytes())
 	if err != nil {
-		if k > 0 && w.file.Truncate(w.size) != nil {
+		if k > 0 && w.newest.file.Truncate(w.newest.size) != nil {
 			w.close() // reopening cuts that off
 		}
 		return false, err
 	}
-	w.size += int64(k)
+	w.newest.size += int64(k)
 	if sync {
-		if err = fdatasync(w.file); err == nil {
+		if err = fdatasync(w.newest.file); err == nil {
 			w.synced = w.n
 		}
 	}
@@ -180,22 +185,22 @@ func (w *writer) flush(sync bool) (there bool, err error) {
 
 // prepare ensures that the newest segment is open, is still the file of its name, and has room.
 func (w *writer) prepare() error {
-	if w.file == nil {
+	if w.newest.file == nil {
 		return w.open()
 	}
-	there, err := os.Lstat(w.file.Name())
+	there, err := os.Lstat(w.newest.file.Name())
 	if err == nil {
 		var fi os.FileInfo
-		if fi, err = w.file.Stat(); err == nil && !os.SameFile(there, fi) {
+		if fi, err = w.newest.file.Stat(); err == nil && !os.SameFile(there, fi) {
 			err = errors.New("it was replaced by another file")
 		}
 	}
 	if err != nil {
-		w.log.Error("a segment of the audit log was removed or replaced; continuing in a new one", "segment", w.file.Name(), "error", err.Error())
+		w.log.Error("a segment of the audit log was removed or replaced; continuing in a new one", "segment", w.newest.file.Name(), "error", err.Error())
 		w.close()
 		return w.open()
 	}
-	if w.size < w.limit() && time.Since(w.began) < segmentAge {
+	if w.newest.size < w.limit() && time.Since(w.newest.began) < segmentAge {
 		return nil
 	}
 	if err := w.roll(); err != nil {
@@ -210,32 +215,32 @@ func (w *writer) limit() int64 { return min(max(w.opts.MaxBytes/8, minSegment), 
 
 // roll begins the next segment.
 func (w *writer) roll() error {
-	if w.file != nil {
+	if w.newest.file != nil {
 		// The next segment implies that this one is complete.
-		if err := fdatasync(w.file); err != nil {
+		if err := fdatasync(w.newest.file); err != nil {
 			return err
 		}
 		w.synced = w.n
 	}
-	next := w.number + 1
+	next := w.newest.number + 1
 	f, err := regular.OpenFile(segmentPath(w.dir, next), os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
-	if w.file != nil {
-		w.older = append(w.older, segmentFile{w.number, w.size})
-		w.file.Close()
+	if w.newest.file != nil {
+		w.older = append(w.older, segmentFile{w.newest.number, w.newest.size})
+		w.newest.file.Close()
 	}
-	w.file, w.number, w.size = f, next, 0
+	w.newest.file, w.newest.number, w.newest.size = f, next, 0
 	return w.beginSegment()
 }
 
 // beginSegment writes the first record of an empty segment.
 func (w *writer) beginSegment() error {
-	w.began = time.Now()
+	w.newest.began = time.Now()
 	n, last := w.n, w.last
 	w.buf.Reset()
-	r := &Record{At: w.began, Type: TypeSegment, Segment: &Segment{Version, w.number}}
+	r := &Record{At: w.newest.began, Type: TypeSegment, Segment: &Segment{Version, w.newest.number}}
 	err := w.add(r)
 	if err == nil {
 		if _, err = w.flush(true); err == nil {
@@ -284,10 +289,10 @@ func (w *writer) set(o Options) error {
 
 // tidy begins a new segment if the current one is old, and removes what exceeds the limits.
 func (w *writer) tidy() {
-	if !w.opts.On || w.file == nil {
+	if !w.opts.On || w.newest.file == nil {
 		return
 	}
-	if time.Since(w.began) >= segmentAge {
+	if time.Since(w.newest.began) >= segmentAge {
 		if err := w.roll(); err != nil {
 			w.reportState(err)
 			return
@@ -311,7 +316,7 @@ func (w *writer) prune() {
 			continue
 		}
 		// Its last record is as old as the first of the next segment, or older.
-		next := w.number
+		next := w.newest.number
 		if gone+1 < len(w.older) {
 			next = w.older[gone+1].number
 		}
@@ -325,7 +330,7 @@ func (w *writer) prune() {
 	if gone == 0 {
 		return
 	}
-	first := w.number
+	first := w.newest.number
 	if gone < len(w.older) {
 		first = w.older[gone].number
 	}
@@ -363,7 +368,7 @@ func (w *writer) open() error {
 	}
 	h, headErr := readHead(w.dir)
 	known := w.n > 0
-	was := head{N: w.n, Synced: w.synced, Hash: w.last.String(), Segment: w.number, Boot: bootID()}
+	was := head{N: w.n, Synced: w.synced, Hash: w.last.String(), Segment: w.newest.number, Boot: bootID()}
 	if !known && headErr == nil {
 		was = *h
 	}
@@ -382,22 +387,22 @@ func (w *writer) open() error {
 	}
 	w.n, w.last = n, last
 	if len(list) == 0 && was.N > 0 { // all of it is gone: the numbering continues
-		w.n, w.number = was.N, was.Segment
+		w.n, w.newest.number = was.N, was.Segment
 		if b, err := hex.DecodeString(was.Hash); err == nil && len(b) == len(w.last) {
 			w.last = hash(b)
 		}
 	}
 	w.older = list
-	if w.file != nil {
+	if w.newest.file != nil {
 		w.older = list[: len(list)-1 : len(list)-1]
 	}
 	if w.head, err = regular.OpenFile(headPath(w.dir), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600); err != nil {
 		return err
 	}
 	switch {
-	case w.file == nil:
+	case w.newest.file == nil:
 		err = w.roll()
-	case w.size == 0:
+	case w.newest.size == 0:
 		err = w.beginSegment()
 	}
 	if err != nil {
@@ -430,10 +435,10 @@ func (w *writer) open() error {
 // findEnd opens the newest of the segments, cuts off what follows its last record and returns the end of the chain.
 // Without a segment, or if the newest cannot be used, it leaves none open, and number is the last one taken.
 func (w *writer) findEnd(list []segmentFile, found *Note) (n uint64, last hash, err error) {
-	w.number = 0
+	w.newest.number = 0
 	for i := len(list) - 1; i >= 0; i-- {
 		s := list[i]
-		w.number = max(w.number, s.number)
+		w.newest.number = max(w.newest.number, s.number)
 		path := segmentPath(w.dir, s.number)
 		if fi, err := os.Lstat(path); err != nil || !fi.Mode().IsRegular() {
 			continue // a folder in its place: the next number is free
@@ -457,9 +462,9 @@ func (w *writer) findEnd(list []segmentFile, found *Note) (n uint64, last hash, 
 				f.Close()
 				return 0, hash{}, err
 			}
-			w.file, w.size = f, end
+			w.newest.file, w.newest.size = f, end
 			if first, _, err := firstRecord(path); err == nil {
-				w.began = first.At
+				w.newest.began = first.At
 			}
 		} else {
 			f.Close()
@@ -490,17 +495,17 @@ func (w *writer) cut(f *os.File, end, size int64, found *Note) error {
 // close closes the files. The state of the chain is kept.
 func (w *writer) close() error {
 	var errs []error
-	for _, f := range []*os.File{w.file, w.head} {
+	for _, f := range []*os.File{w.newest.file, w.head} {
 		if f != nil {
 			errs = append(errs, f.Close())
 		}
 	}
-	w.file, w.head = nil, nil
+	w.newest.file, w.head = nil, nil
 	return errors.Join(errs...)
 }
 
 func (w *writer) writeHead() error {
-	b, err := head{Version: Version, Segment: w.number, N: w.n, Hash: w.last.String(), Synced: w.synced, Boot: bootID()}.encode()
+	b, err := head{Version: Version, Segment: w.newest.number, N: w.n, Hash: w.last.String(), Synced: w.synced, Boot: bootID()}.encode()
 	if err == nil {
 		_, err = w.head.WriteAt(b, 0)
 	}

@@ -153,11 +153,7 @@ type Journal struct {
 	OpenIdle *atomic.Int32 // open journals of idle sessions, in the whole table
 	Off      bool          // nothing is written
 
-	// For snapshots; read without mu, which is held during slow disk writes.
-	records atomic.Int64
-	skipped atomic.Int64          // lines that loading skipped
-	lost    atomic.Int64          // failed writes since the last successful one
-	err     atomic.Pointer[error] // of the last failed write, or nil
+	counts counts
 
 	mu       sync.Mutex // guards what follows; taken before Session.mu, never after it
 	file     *os.File
@@ -165,6 +161,15 @@ type Journal struct {
 	idle     bool // counted in openIdle
 	outdated bool // the file has an older version: the next record rotates it
 	removed  bool // the file was removed: further records are dropped
+}
+
+// counts is what snapshots tell. It is read without Journal.mu, which is held during slow
+// disk writes.
+type counts struct {
+	records atomic.Int64
+	skipped atomic.Int64          // lines that loading skipped
+	lost    atomic.Int64          // failed writes since the last successful one
+	err     atomic.Pointer[error] // of the last failed write, or nil
 }
 
 // Append writes the record that makeRecord returns; for nil it only creates the file. A
@@ -179,7 +184,7 @@ func (j *Journal) Append(makeRecord func() *Record, initial func() []Record) (fi
 		makeRecord()
 		return false, nil
 	}
-	first = j.lost.Load() == 0
+	first = j.counts.lost.Load() == 0
 	err = j.openLocked(initial)
 	if err == nil && (j.size > maxJournal || j.outdated) {
 		if err = j.rotateLocked(initial()); err == nil {
@@ -188,7 +193,7 @@ func (j *Journal) Append(makeRecord func() *Record, initial func() []Record) (fi
 	}
 	r := makeRecord()
 	if err == nil && r != nil {
-		r.Lost = int(j.lost.Load())
+		r.Lost = int(j.counts.lost.Load())
 		err = j.writeLocked(r.encode())
 	}
 	switch {
@@ -197,15 +202,15 @@ func (j *Journal) Append(makeRecord func() *Record, initial func() []Record) (fi
 	case r == nil:
 		return first, nil
 	}
-	j.records.Add(1)
-	j.lost.Store(0)
-	j.err.Store(nil)
+	j.counts.records.Add(1)
+	j.counts.lost.Store(0)
+	j.counts.err.Store(nil)
 	return first, nil
 }
 
 func (j *Journal) failLocked(err error) error {
-	j.lost.Add(1)
-	j.err.Store(&err)
+	j.counts.lost.Add(1)
+	j.counts.err.Store(&err)
 	j.closeLocked()
 	return err
 }
@@ -353,8 +358,8 @@ func (j *Journal) ReleaseIdle() {
 
 // Status returns the journal's state for snapshots.
 func (j *Journal) Status() map[string]any {
-	m := map[string]any{"records": j.records.Load(), "skipped": j.skipped.Load(), "lost": j.lost.Load(), "error": ""}
-	if err := j.err.Load(); err != nil {
+	m := map[string]any{"records": j.counts.records.Load(), "skipped": j.counts.skipped.Load(), "lost": j.counts.lost.Load(), "error": ""}
+	if err := j.counts.err.Load(); err != nil {
 		m["error"] = (*err).Error()
 	}
 	return m
@@ -374,8 +379,8 @@ func (j *Journal) Remove() {
 // Loaded has the journal go on behind what l was read from.
 func (j *Journal) Loaded(l *State) {
 	j.outdated = l.Header.Version != Version && l.Header.Version != 0
-	j.records.Store(int64(l.Records))
-	j.skipped.Store(int64(l.Skipped))
+	j.counts.records.Store(int64(l.Records))
+	j.counts.skipped.Store(int64(l.Skipped))
 }
 
 // State is what a journal's records add up to.

@@ -219,7 +219,9 @@ func (p *Pipeline) pinned(ctx context.Context, a call.Admitted, acc *account) ca
 	}
 	d.Execution.Job.Admit()
 	r := call.NewRun(d, d.Streams.Within(ctx))
-	return withNotice(q, d.Unhonoured(), func() call.Outcome { return p.runs(ctx, r, acc) })
+	return withNotice(q, d.Unhonoured(), func() call.Outcome {
+		return p.Layer.Do(ctx, r, func(ctx context.Context, number int) call.Outcome { return p.attempt(ctx, acc, r, number) })
+	})
 }
 
 // await makes d wait until it is approved, and then decides it anew from pinned, which is d before any policy was
@@ -275,13 +277,6 @@ func withNotice(q *call.Request, notice string, run func() call.Outcome) call.Ou
 		o.Result = &res
 	}
 	return o
-}
-
-// runs passes r through the reliability layer.
-func (p *Pipeline) runs(ctx context.Context, r *call.Run, acc *account) call.Outcome {
-	return p.Layer.Do(ctx, r, func(ctx context.Context, number int) call.Outcome {
-		return p.attempt(ctx, acc, r, number)
-	})
 }
 
 // identify resolves the caller. A turn and a job have the identity of whoever asked for them, as long as it is valid.
