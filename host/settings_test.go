@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -15,10 +16,13 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/toold/toold/host"
+	"github.com/toold/toold/host/audit"
 	"github.com/toold/toold/host/client"
 	"github.com/toold/toold/host/config"
 	"github.com/toold/toold/host/events"
@@ -72,7 +76,7 @@ var settings = map[string]string{
 	"sessions.job_output":         "TestJobOutputIsBounded",
 	"audit.mode":                  "TestAuditCannotBeWritten",
 	"audit.max_bytes":             "TestSettings",
-	"audit.max_age_days":          "TestPruneByAge",
+	"audit.max_age_days":          "TestSettings",
 	"identity.jwks":               "TestHostileTokens",
 	"identity.issuer":             "TestWebAdmission",
 	"identity.audience":           "TestWebAdmission",
@@ -111,7 +115,7 @@ var toolSettings = map[string]string{
 	"config":                                       "TestKinds",
 	"description":                                  "TestUsage",
 	"discovery.ttl":                                "TestDiscoverySettings",
-	"entry.export":                                 "TestEntry",
+	"entry.export":                                 "TestComponentRequests",
 	"entry.input":                                  "TestExtism",
 	"entry.output":                                 "TestExtism",
 	"environment":                                  "TestEnvIsAdmittedByName",
@@ -121,9 +125,9 @@ var toolSettings = map[string]string{
 	"idempotent":                                   "TestToolSettings",
 	"identity.claims":                              "TestAuditTells",
 	"identity.secret":                              "TestDiscoverySettings",
-	"limits.compile.memory":                        "TestCompileLimits",
+	"limits.compile.memory":                        "TestToolSettings",
 	"limits.compile.module":                        "TestToolSettings",
-	"limits.compile.time":                          "TestCompileLimits",
+	"limits.compile.time":                          "TestToolSettings",
 	"limits.concurrency":                           "TestModulesWaitForNoPlaceThatWaitsForThem",
 	"limits.fuel":                                  "TestToolSettings",
 	"limits.memory":                                "TestToolSettings",
@@ -173,7 +177,7 @@ var toolSettings = map[string]string{
 	"terminal":                                  "TestTerminal",
 	"terminal_output":                           "TestTerminalIsFiltered",
 	"timeout":                                   "TestToolSettings",
-	"user":                                      "TestUser",
+	"user":                                      "TestToolSettings",
 	"wasi":                                      "TestKinds",
 }
 
@@ -438,6 +442,38 @@ func TestSettings(t *testing.T) {
 			}
 			if text, err := os.ReadFile(filepath.Join(d.Root, "ran")); err != nil || string(text) != want {
 				t.Errorf("%q: two calls with one key left %q, %v", mode, text, err)
+			}
+		}
+	})
+	t.Run("audit.max_age_days", func(t *testing.T) {
+		for days, kept := range map[int]bool{1: false, 36500: true} {
+			state := t.TempDir()
+			folder := filepath.Join(state, "audit")
+			synctest.Test(t, func(t *testing.T) { // in the year 2000
+				l, err := audit.Open(folder, audit.Options{On: true, MaxBytes: 1 << 30, MaxAge: 36500 * 24 * time.Hour}, slog.New(slog.DiscardHandler))
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(25 * time.Hour) // a segment is of a day
+				if _, err := l.AddSync(t.Context(), 1, func() *audit.Record {
+					return &audit.Record{At: time.Now(), Type: audit.TypeBegin, Call: &audit.Call{Tool: "t"}}
+				}); err != nil {
+					t.Fatal(err)
+				}
+				l.Close()
+			})
+			first, err := filepath.Glob(filepath.Join(folder, "*1.log"))
+			if err != nil || len(first) != 1 {
+				t.Fatalf("the log consists of %q, %v", first, err)
+			}
+			d := hosttest.Start(t, config.Config{State: state, Audit: config.AuditConfig{MaxAgeDays: days}})
+			d.Tool(t, "true", M{"binary": "/bin/true"}, nil)
+			if a := ask(t, d.Socket, M{"tool": "true", "cwd": d.Root}); a.Status != "success" {
+				t.Errorf("%s", a.raw)
+			}
+			d.Stop(t)
+			if _, err := os.Stat(first[0]); (err == nil) != kept {
+				t.Errorf("with %d days, of records of the year 2000: %v", days, err)
 			}
 		}
 	})

@@ -1,11 +1,13 @@
 package host_test
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -99,10 +101,39 @@ func TestToolSettings(t *testing.T) {
 			t.Errorf("%s", a.raw)
 		}
 	})
+	t.Run("user", func(t *testing.T) {
+		shell(t, "other-user", M{"user": "12345:12346", "capabilities": M{"exec": []string{"/usr/bin/id"}}})
+		a := call("other-user", "", "id -u; id -g")
+		if os.Geteuid() == 0 && os.Getenv("TOOLD_TEST_CONFINE") == "" {
+			if a.Stdout != "12345\n12346\n" {
+				t.Errorf("%s", a.raw)
+			}
+		} else if a.Code != "TOOL_BROKEN" || !strings.Contains(string(a.Error), "a tool cannot have a user of its own") {
+			t.Errorf("%s", a.raw)
+		}
+	})
 	t.Run("limits.compile.module", func(t *testing.T) {
 		d.Tool(t, "large", M{"limits": M{"compile": M{"module": "1KiB"}}}, map[string]string{"handler.wasm": hosttest.Guest(t, handlerPkg)})
 		if a := ask(t, d.Socket, M{"tool": "large"}); a.Code != "TOOL_BROKEN" || !strings.Contains(string(a.Error), "more than 1024; raise limits.compile.module") {
 			t.Errorf("%s", a.raw)
+		}
+	})
+	t.Run("limits.compile.time and memory", func(t *testing.T) {
+		module := filepath.Join(t.TempDir(), "slow.wasm")
+		if err := os.WriteFile(module, slowToCompile(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for name, tt := range map[string]struct {
+			limit M
+			want  string
+		}{
+			"compile-time":   {M{"time": 1}, "more than 1s"},
+			"compile-memory": {M{"memory": "64MiB"}, "more than 64 MiB of memory"},
+		} {
+			d.Tool(t, name, M{"entry": M{"export": "run"}, "limits": M{"compile": tt.limit}}, map[string]string{"handler.wasm": module})
+			if a := ask(t, d.Socket, M{"tool": name}); a.Code != "TOOL_BROKEN" || !strings.Contains(string(a.Error), tt.want) || !strings.Contains(string(a.Error), "raise limits.compile") {
+				t.Errorf("%s: %s", name, a.raw)
+			}
 		}
 	})
 	t.Run("limits.fuel and memory", func(t *testing.T) {
@@ -270,4 +301,30 @@ func TestToolSettings(t *testing.T) {
 			}
 		}
 	})
+}
+
+// slowToCompile is a module of a few hundred KiB that takes a compiler seconds and some
+// 100 MiB: one function with 2,000 locals, of which 60,000 blocks need two at once.
+func slowToCompile() []byte {
+	uleb := func(n int) []byte { return binary.AppendUvarint(nil, uint64(n)) }
+	sized := func(b []byte) []byte { return append(uleb(len(b)), b...) }
+	body := slices.Concat([]byte{1}, uleb(2000), []byte{0x7f}) // locals: i32
+	local := func(op byte, i int) { body = append(append(body, op), uleb(i%2000)...) }
+	for i := range 60_000 {
+		local(0x20, i*7)
+		local(0x20, i*13)
+		body = append(body, 0x6a, 0x04, 0x40) // i32.add, if
+		local(0x20, i*3)
+		local(0x21, i*11)
+		body = append(body, 0x0b)
+	}
+	body = append(body, 0x41, 0, 0x0b) // i32.const 0, end
+	m := []byte("\x00asm\x01\x00\x00\x00")
+	for _, section := range []struct {
+		id   byte
+		body []byte
+	}{{1, []byte{1, 0x60, 0, 1, 0x7f}}, {3, []byte{1, 0}}, {7, []byte("\x01\x03run\x00\x00")}, {10, append([]byte{1}, sized(body)...)}} {
+		m = append(append(m, section.id), sized(section.body)...)
+	}
+	return m
 }
