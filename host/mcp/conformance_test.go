@@ -161,6 +161,12 @@ var notOffered = map[string]map[string]lacking{
 	},
 }
 
+// tasks are the scenarios of the extension io.modelcontextprotocol/tasks.
+var tasks = []string{
+	"tasks-capability-negotiation", "tasks-dispatch-and-envelope", "tasks-lifecycle", "tasks-mrtr-composition", "tasks-mrtr-input",
+	"tasks-request-headers", "tasks-request-state-removal", "tasks-required-task-error", "tasks-status-notifications", "tasks-wire-fields",
+}
+
 func TestConformance(t *testing.T) {
 	clients(t)
 	s := web(t, config.Config{}, nil, func(dir string) {
@@ -170,15 +176,21 @@ func TestConformance(t *testing.T) {
 	for suite, tt := range map[string]struct {
 		args      []string
 		scenarios int
+		named     []string // among them
 	}{
-		"conformance-2025": {[]string{"--suite", "all"}, 32},
-		"conformance-2026": {[]string{"--requirements", "2026-07-28"}, 50},
+		"conformance-2025": {[]string{"--suite", "all"}, 32, nil},
+		"conformance-2026": {[]string{"--requirements", "2026-07-28"}, 50, tasks},
 	} {
 		t.Run(suite, func(t *testing.T) {
 			t.Parallel()
 			results := conformance(t, suite, at, tt.args...)
 			if len(results) < tt.scenarios {
 				t.Errorf("%d scenarios ran, want %d", len(results), tt.scenarios)
+			}
+			for _, name := range tt.named {
+				if _, ran := results[name]; !ran {
+					t.Errorf("%s did not run", name)
+				}
 			}
 			passed := 0
 			for _, name := range slices.Sorted(maps.Keys(results)) {
