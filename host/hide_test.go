@@ -27,7 +27,8 @@ func TestBinariesDoNotReadTheDaemons(t *testing.T) {
 	}
 	dir := t.TempDir()
 	secret := filepath.Join(dir, "secret")
-	for name, text := range map[string]string{"secret": "secret-canary-71\n", "other": "other", "toold.json": `{"confine": "required", "confine_most": "seccomp"}`, ".env": "TOKEN=env-canary-72\n"} {
+	for name, text := range map[string]string{"secret": "secret-canary-71\n", "other": "other", "toold.json": `{"confine": "required", "confine_most": "seccomp", "identity": {"jwks": "` + filepath.Join(dir, "jwks.json") + `", "allow_uid": true}}`,
+		"jwks.json": `{"keys": [{"kty": "oct", "kid": "k", "alg": "HS256", "k": "` + strings.Repeat("A", 43) + `"}]}`, "known_hosts": "", ".env": "TOKEN=env-canary-72\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +52,7 @@ func TestBinariesDoNotReadTheDaemons(t *testing.T) {
 		return ask(t, d.Socket, M{"tool": "sh", "cwd": d.Root, "args": []string{"-c", script}})
 	}
 	for _, path := range []string{
-		secret, filepath.Join(dir, "toold.json"), filepath.Join(dir, ".env"),
+		secret, filepath.Join(dir, "toold.json"), filepath.Join(dir, ".env"), filepath.Join(dir, "known_hosts"), filepath.Join(dir, "jwks.json"),
 		filepath.Join(d.Config.State, "host.key"), filepath.Join(own, "hosts.yml"),
 	} {
 		if _, err := os.ReadFile(path); err != nil {

@@ -4,10 +4,12 @@ package process
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -269,5 +271,37 @@ func TestEndingKillsWhatBegins(t *testing.T) {
 	p.Wait()
 	if got := p.ProcessState.Sys().(syscall.WaitStatus).Signal(); got != unix.SIGKILL {
 		t.Errorf("it was ended by %v", got)
+	}
+}
+
+// A frame of a control socket says how long it and its lists are; nothing is read, nor
+// memory taken, for more than the limit.
+func TestControlFrameIsBounded(t *testing.T) {
+	read := func(head uint32, body string) error {
+		b := binary.LittleEndian.AppendUint32(nil, head)
+		_, err := decodeSpec(strings.NewReader(string(b) + body))
+		return err
+	}
+	sized := func(sizes ...int) error {
+		frame, err := encodeFrame(&spec{Sizes: sizes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = decodeSpec(bytes.NewReader(frame))
+		return err
+	}
+	lists := make([]int, len((&spec{}).all()))
+	if err := sized(lists...); err != nil {
+		t.Errorf("empty lists: %v", err)
+	}
+	over, negative := slices.Clone(lists), slices.Clone(lists)
+	over[0], over[1], negative[0] = maxFrame/2, maxFrame/2+1, -1
+	for name, err := range map[string]error{
+		"a frame": read(maxFrame+1, "{}"), "the longest": read(1<<32-1, "{}"),
+		"lists": sized(over...), "a negative list": sized(negative...), "too few lists": sized(lists[1:]...),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "limit") && !strings.Contains(err.Error(), "lists, not") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
