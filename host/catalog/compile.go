@@ -58,20 +58,8 @@ func (c *compiler) compile(ctx context.Context, v *candidate) (_ *generation, er
 	if err := c.findUser(v, t); err != nil {
 		return nil, err
 	}
-	for _, p := range v.policies {
-		m, err := c.loadPolicy(ctx, v, p)
-		if err != nil {
-			return nil, err
-		}
-		t.Policies = append(t.Policies, m)
-		t.PolicyFiles = append(t.PolicyFiles, p.file)
-		sum := sha256.Sum256(p.data)
-		t.PolicyDigests = append(t.PolicyDigests, hex.EncodeToString(sum[:]))
-		d, err := describe(ctx, m, p.file)
-		if err != nil {
-			return nil, err
-		}
-		t.Wants = append(t.Wants, d.Wants...)
+	if err := c.loadPolicies(ctx, v, t); err != nil {
+		return nil, err
 	}
 	if v.kind != tools.Binary {
 		if err := c.loadHandler(ctx, v, t); err != nil {
@@ -116,6 +104,27 @@ func (c *compiler) compile(ctx context.Context, v *candidate) (_ *generation, er
 		}
 	}
 	return g, nil
+}
+
+// loadPolicies adds the policies to t, which owns them also on an error, and what they
+// want to be told.
+func (c *compiler) loadPolicies(ctx context.Context, v *candidate, t *tools.Tool) error {
+	for _, p := range v.policies {
+		m, err := c.loadPolicy(ctx, v, p)
+		if err != nil {
+			return err
+		}
+		t.Policies = append(t.Policies, m)
+		t.PolicyFiles = append(t.PolicyFiles, p.file)
+		sum := sha256.Sum256(p.data)
+		t.PolicyDigests = append(t.PolicyDigests, hex.EncodeToString(sum[:]))
+		d, err := describe(ctx, m, p.file)
+		if err != nil {
+			return err
+		}
+		t.Wants = append(t.Wants, d.Wants...)
+	}
+	return nil
 }
 
 // findUser sets the user that the tool's programs run as.
