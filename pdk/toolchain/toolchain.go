@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"time"
 )
 
 // Language is one that guests are written in.
@@ -471,6 +472,10 @@ func folder(dir string) string {
 	return dir
 }
 
+// interrupted is how long a program may take to end after it was interrupted, before it
+// is killed.
+const interrupted = 5 * time.Second
+
 // run runs a program whose output matters only where it fails.
 func run(ctx context.Context, dir string, env []string, program string, args ...string) error {
 	_, err := output(ctx, dir, env, program, args...)
@@ -480,6 +485,9 @@ func run(ctx context.Context, dir string, env []string, program string, args ...
 // output returns what a program writes to its standard output.
 func output(ctx context.Context, dir string, env []string, program string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
+	// A compiler that is killed leaves its temporary files.
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = interrupted
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), env...)
 	var out, said bytes.Buffer

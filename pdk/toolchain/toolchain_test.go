@@ -1,10 +1,12 @@
 package toolchain
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -160,5 +162,30 @@ func TestOldCargo(t *testing.T) {
 		if !strings.Contains(string(b), "\nversion = 3\n") {
 			t.Errorf("%s is not of version 3, which old and new cargo read", file)
 		}
+	}
+}
+
+// A build that is called off can remove what it has in the temporary folder.
+func TestCalledOff(t *testing.T) {
+	dir := t.TempDir()
+	ready := filepath.Join(dir, "ready")
+	if err := syscall.Mkfifo(ready, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- run(ctx, dir, nil, "/bin/sh", "-c", `touch temporary; sleep 1000 & trap 'kill $!; rm temporary; exit 1' INT; echo > ready; wait`)
+	}()
+	if _, err := os.ReadFile(ready); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("it ended with %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "temporary")); err == nil {
+		t.Error("its temporary file is left")
 	}
 }
