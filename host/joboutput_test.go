@@ -122,9 +122,8 @@ func TestJobOutputSurvivesARestart(t *testing.T) {
 	for i := range 20 {
 		runJob(t, d, "", fmt.Sprint("echo ", i))
 	}
-	if files := filesIn(t, output); len(files) != 20 {
-		t.Errorf("%d files of 20 jobs", len(files))
-	}
+	// The oldest is removed once the end of the newest is told.
+	until(t, "20 jobs have 20 files", func() bool { return len(filesIn(t, output)) == 20 })
 }
 
 // What is not whole, or is no output at all, is said, and the rest serves.
