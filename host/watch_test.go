@@ -337,7 +337,8 @@ func TestWatchResumes(t *testing.T) {
 	ask(t, d.Socket, M{"tool": "cat", "stdin": []byte("x"), "cwd": d.Root})
 	id := newSession(t, d.Socket)
 	me := client.Sessions{Socket: d.Socket}
-	stays, leaves := watch(t, me, id, ""), watch(t, me, id, "")
+	stays := watch(t, me, id, "")
+	leaves := watch(t, me, id, stays.from) // a tool may be loaded in between, which both are told
 	var work sync.WaitGroup
 	for i := range 4 {
 		work.Go(func() {
