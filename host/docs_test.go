@@ -84,7 +84,7 @@ func TestFaultsAreTested(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, _ := strings.Cut(string(text), "## Faults of the host")
+	_, table, _ := strings.Cut(string(text), "## Failures of the host")
 	table, _, _ = strings.Cut(table, "\n`make soak`")
 	rows := 0
 	for line := range strings.Lines(table) {

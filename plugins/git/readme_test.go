@@ -75,7 +75,7 @@ func tables() string {
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", c.name, cell(strings.Join(flags, ", ")), cell(strings.Join(why, "; ")))
 	}
-	b.WriteString("\nPushes with a `+` refspec, deletions (`:branch`), `:` and negative refspecs are refused whatever the flags.\n\n## What is known and refused\n\n| `git` | why | instead |\n| --- | --- | --- |\n")
+	b.WriteString("\nPushes with a `+` refspec, deletions (`:branch`), `:` and negative refspecs are refused whatever the flags.\n\n## Known and refused\n\n| `git` | why | instead |\n| --- | --- | --- |\n")
 	refuse := func(c *command) {
 		if c.refuse != "" {
 			fmt.Fprintf(&b, "| %s | %s | %s |\n", c.name, cell(c.refuse), cell(c.instead))
