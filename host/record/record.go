@@ -9,7 +9,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -395,7 +394,7 @@ func (s *Draft) json(b []byte) (_ json.RawMessage, reduced []string, hidden bool
 
 // HideJSON masks secrets in a JSON text.
 func (s *Draft) HideJSON(b []byte) (_ []byte, hidden bool) {
-	if s.mask == nil && !mayHoldShape(b) && !bytes.Contains(b, []byte(`"env":`)) {
+	if s.mask == nil && holdsNone(b) {
 		return b, false
 	}
 	out, hidden, err := mask.Texts(b, func(t mask.JSONText) string {
@@ -447,57 +446,6 @@ func reduce(b []byte) (json.RawMessage, []string) {
 		return nil, []string{"/"}
 	}
 	return out, reduced
-}
-
-// Patterns of likely secrets that the caller wrote itself and the daemon does not know: a token of JSON Web Signature
-// or Encryption, those of well-known services, a password in a URL, the value of a header that authorizes. They match
-// plain text, not other encodings.
-var (
-	shapes = regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}(\.[A-Za-z0-9_-]*){2,4}|` +
-		`\b(gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|npm_[A-Za-z0-9]{20,}|xox[abprs]-[A-Za-z0-9-]{10,}|sk-[A-Za-z0-9_-]{20,}|AKIA[A-Z0-9]{16})`)
-	urlSecret    = regexp.MustCompile(`(?i)\b(https?://)[^/?#\s"'@]+@|([a-z][a-z0-9+.-]*://[^/?#\s"'@:]*):[^/?#\s"'@]+@`)
-	headerSecret = regexp.MustCompile(`(?i)\b(authorization|proxy-authorization|cookie|x-api-key|private-token|x-auth-token)(\s*[:=]\s*)[^\r\n]+`)
-	secretName   = regexp.MustCompile(`(?i)(token|secret|passw|credential|api[_-]?key|private[_-]?key|access[_-]?key)`)
-)
-
-// HideShapes replaces what looks like a secret by a placeholder.
-func HideShapes(t string) string {
-	if !mayHoldShape([]byte(t)) {
-		return t
-	}
-	t = shapes.ReplaceAllString(t, mask.Placeholder)
-	t = urlSecret.ReplaceAllStringFunc(t, func(m string) string {
-		scheme, rest, _ := strings.Cut(m, "://")
-		if user, _, named := strings.Cut(rest, ":"); named && !strings.EqualFold(scheme, "http") && !strings.EqualFold(scheme, "https") {
-			return scheme + "://" + user + ":" + mask.Placeholder + "@"
-		}
-		return scheme + "://" + mask.Placeholder + "@"
-	})
-	return headerSecret.ReplaceAllString(t, "${1}${2}"+mask.Placeholder)
-}
-
-// mayHoldShape is a quick check for what HideShapes replaces: most texts have none.
-func mayHoldShape(b []byte) bool {
-	for _, mark := range shapeMarks {
-		if bytes.Contains(b, mark) {
-			return true
-		}
-	}
-	return false
-}
-
-var shapeMarks = [][]byte{
-	[]byte("eyJ"), []byte("://"), []byte("gh"), []byte("glpat-"), []byte("npm_"), []byte("xox"), []byte("sk-"), []byte("AKIA"),
-	[]byte("uthorization"), []byte("UTHORIZATION"), []byte("ookie"), []byte("OOKIE"), []byte("oken"), []byte("OKEN"),
-	[]byte("ey"), []byte("EY"), []byte("ecret"), []byte("ECRET"), []byte("assw"), []byte("ASSW"), []byte("redential"), []byte("REDENTIAL"),
-}
-
-// IsSecretName reports whether a value of that name is a secret.
-func IsSecretName(name string) bool { return secretName.MatchString(name) }
-
-// IsSecretFlag reports whether the word after arg is a secret by its name.
-func IsSecretFlag(arg string) bool {
-	return strings.HasPrefix(arg, "--") && !strings.Contains(arg, "=") && len(arg) < 64 && IsSecretName(arg)
 }
 
 // AppendVar records a result of var_get, as far as a record may hold it.
