@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -448,5 +449,66 @@ func TestSSHKeyInAgent(t *testing.T) {
 	stop()
 	if a := ask(t, d.Socket, M{"tool": "git", "cwd": d.Root, "args": []string{"ls-remote", s.URL("allow.git")}}); a.ExitCode == 0 || !strings.Contains(a.Stderr, "connect to the agent of toold") {
 		t.Errorf("%s", a.raw)
+	}
+}
+
+// What a run asked of a host over ssh ends with its call, however that ends and whatever of
+// the run wants to stay, even if the host goes on.
+func TestSSHEndsWithItsCall(t *testing.T) {
+	s := hosttest.NewSSHD(t)
+	s.Git(t, "init", "-q", "-b", "main", "seed")
+	s.Git(t, "-C", "seed", "commit", "-q", "--allow-empty", "-m", "one")
+	s.Git(t, "clone", "-q", "--bare", "seed", "allow.git")
+	gate := s.Dir + "/gate"
+	if err := syscall.Mkfifo(gate, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, most := range []string{"", "seccomp"} {
+		d := sshTool(t, s, most, false, M{"binary": "/bin/sh", "capabilities": M{"exec": []string{"/usr/bin", "/usr/lib/git-core", "/bin/sh"}, "network": []string{"localhost:" + s.Port}}})
+		answer := filepath.Join(d.Root, "answer")
+		if err := os.WriteFile(s.Dir+"/allow.git/hooks/pre-receive", []byte("#!/bin/sh\necho hook > "+answer+"\nread x < "+gate+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		shim := func(service string) string {
+			return fmt.Sprintf(`sleep 1000 | "$GIT_SSH_COMMAND" -p %s %s@localhost "%s '"'%s/allow.git'"'" > answer`, s.Port, s.User, service, s.Dir)
+		}
+		for name, asks := range map[string]string{
+			"a fetch": shim("git-upload-pack"), "a push": shim("git-receive-pack"),
+			"a push that a hook of the host holds up": "git init -q; git commit -q --allow-empty -m x; git push -q " + s.URL("allow.git") + " HEAD:refs/heads/b$$",
+		} {
+			// The process has a session of its own, ignores signals, and never ends its input.
+			stays := `setsid sh -c 'trap "" HUP INT TERM PIPE; ` + asks + `' > log 2>&1 &
+				until [ -s answer ]; do sleep 0.01; done; echo ready; `
+			for how, more := range map[string]M{"by itself": {}, "by a signal": {"args": []string{"-c", stays + "kill -9 $$"}}, "by its timeout": {"args": []string{"-c", stays + "sleep 1000"}, "timeout_ms": 3000}} {
+				if how == "by its timeout" && most != "" {
+					continue // it takes three seconds
+				}
+				os.Remove(answer)
+				q := M{"tool": "git", "cwd": d.Root, "args": []string{"-c", stays}}
+				maps.Copy(q, more)
+				if a := ask(t, d.Socket, q); !strings.Contains(string(a.raw), "ready") {
+					b, _ := os.ReadFile(d.Root + "/log")
+					t.Fatalf("%s %s: %s\n%s", name, how, a.raw, b)
+				}
+				for pid, line := range tree(t) {
+					if strings.Contains(line, sshshim.Name) || strings.Contains(line, "sleep 1000") || strings.Contains(line, "git push") {
+						t.Errorf("%s, ended %s: %d stays: %s", name, how, pid, line)
+					}
+				}
+				until(t, "the connection of "+name+" has ended", func() bool {
+					for _, line := range tree(t) {
+						if strings.Contains(line, "@notty") {
+							return false
+						}
+					}
+					return true
+				})
+				if strings.Contains(name, "hook") {
+					if err := os.WriteFile(gate, []byte("go on\n"), 0); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		}
 	}
 }
