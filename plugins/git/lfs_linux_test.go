@@ -14,11 +14,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/toold/toold/host/client"
 	hostconfig "github.com/toold/toold/host/config"
@@ -522,6 +525,137 @@ func TestHostileLFS(t *testing.T) {
 				t.Error("another server was asked")
 			}
 		})
+	}
+	if sent := elsewhere.all(); len(sent) > 0 {
+		t.Errorf("another server was sent %q", sent)
+	}
+}
+
+// TestLFSConfigChangedUnderCalls has somebody rewrite what git-lfs reads in a repository while
+// calls run: neither a program of the repository runs, nor does a file of the outside come in,
+// nor does the token leave.
+func TestLFSConfigChangedUnderCalls(t *testing.T) {
+	var elsewhere credentials
+	other := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		elsewhere.add(r)
+		http.NotFound(w, r)
+	}))
+	defer other.Close()
+	p := newLFSPlace(t)
+	large := "large\n"
+	p.must(".", "clone -q "+p.url+" seed")
+	p.write("seed/.gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n")
+	p.write("seed/a.bin", large)
+	p.must("seed", "add .", "commit -q -m large", "push -q origin main")
+	out := tempDir(t)
+	oid := fmt.Sprintf("%x", sha256.Sum256([]byte(large)))
+	evil := p.roots + "/evil.sh"
+	for name, text := range map[string]string{
+		// As large as the object, under the object's name in another store.
+		filepath.Join(out, oid[:2], oid[2:4], oid): "TOPSEC", evil: "#!/bin/sh\n: > " + p.roots + "/marker\ncat\n",
+	} {
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := p.roots + "/case"
+	p.must(".", "clone -q "+p.url+" case")
+	benign, err := os.ReadFile(dir + "/.git/config")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Each is refused if the policy sees it.
+	var hostile [][]byte
+	for _, text := range []string{
+		"[lfs \"extension.x\"]\nclean=" + evil + "\nsmudge=" + evil + "\npriority=0",
+		"[lfs]\nstandalonetransferagent=x\n[lfs \"customtransfer.x\"]\npath=" + evil,
+		"[filter \"lfs\"]\nclean=" + evil + "\nsmudge=" + evil + "\nprocess=" + evil,
+		"[credential]\nhelper=!" + evil + "\n[core]\naskPass=" + evil + "\nsshCommand=" + evil,
+		"[lfs]\nurl=" + other.URL + "\npushurl=" + other.URL + "\n[url \"" + other.URL + "/\"]\ninsteadOf=" + p.server.URL + "/",
+		"[lfs]\nstorage=" + out + "\n[http]\nproxy=" + other.URL,
+	} {
+		hostile = append(hostile, append(slices.Clone(benign), text+"\n"...))
+	}
+	objects := filepath.Join(dir, ".git/lfs/objects")
+	if err := os.Symlink(out, p.roots+"/linked"); err != nil {
+		t.Fatal(err)
+	}
+	change := func(config []byte) {
+		if os.WriteFile(dir+"/.git/config.tmp", config, 0o644) != nil || os.Rename(dir+"/.git/config.tmp", dir+"/.git/config") != nil {
+			t.Error("the configuration could not be changed")
+		}
+	}
+	exchange := func() {
+		if err := unix.Renameat2(unix.AT_FDCWD, objects, unix.AT_FDCWD, p.roots+"/linked", unix.RENAME_EXCHANGE); err != nil {
+			t.Error(err)
+		}
+	}
+	for i := range len(hostile) + 1 { // the last is the folder of objects, which becomes a link
+		for _, line := range []string{"add .", "checkout -f HEAD -- a.bin", "lfs fetch origin main", "lfs pull", "lfs push --all origin", "push origin HEAD:refs/heads/raced"} {
+			p.write("case/b.bin", fmt.Sprintln("changed", i))
+			p.write("case/a.bin", "changed\n")
+			// When it has been read for the policy, it is changed for git.
+			read := dir + "/.git/config"
+			if i == len(hostile) {
+				read = filepath.Join(objects, oid[:2], oid[2:4])
+			}
+			fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := unix.InotifyAddWatch(fd, read, unix.IN_CLOSE_NOWRITE); err != nil {
+				t.Fatal(err)
+			}
+			notify := os.NewFile(uintptr(fd), "inotify")
+			changed := make(chan bool)
+			go func() {
+				_, err := notify.Read(make([]byte, 1<<12))
+				defer func() { changed <- err == nil }()
+				if err != nil {
+					return // nobody has read it
+				}
+				if i < len(hostile) {
+					change(hostile[i])
+				} else {
+					exchange()
+				}
+			}()
+			said, res := p.call("git", "case", line)
+			notify.Close()
+			switch {
+			case !<-changed:
+				t.Fatalf("git %s: %s was not read", line, read)
+			case i < len(hostile):
+				change(benign)
+			default:
+				exchange()
+			}
+			if res.Err != nil && strings.Contains(res.Err.Message, "denied by rule") {
+				t.Errorf("git %s: it was changed too early: %v", line, res.Err)
+			}
+			if strings.Contains(said, "TOPSEC") || strings.Contains(said, lfsToken) {
+				t.Errorf("git %s shows %s", line, said)
+			}
+			if b, err := os.ReadFile(dir + "/a.bin"); err == nil && strings.Contains(string(b), "TOPSEC") {
+				t.Errorf("git %s: what lies outside was checked out", line)
+			}
+		}
+	}
+	if fileExists(p.roots + "/marker") {
+		t.Error("a program of the repository ran")
+	}
+	if names := findFiles(t, out); len(names) != 1 {
+		t.Errorf("there is %q outside", names)
+	}
+	p.server.mu.Lock()
+	defer p.server.mu.Unlock()
+	for oid, b := range p.server.objects {
+		if strings.Contains(string(b), "TOPSEC") {
+			t.Errorf("what lies outside was sent, as %s", oid)
+		}
 	}
 	if sent := elsewhere.all(); len(sent) > 0 {
 		t.Errorf("another server was sent %q", sent)
