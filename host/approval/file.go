@@ -168,7 +168,7 @@ func openFile(dir string) (f *file, list []*Request, aside string, err error) {
 	}
 	f.torn = true // what was cut off goes before the first line is written
 	if err = f.mend(); err == nil {
-		err = syncDir(dir)
+		err = regular.SyncDir(dir)
 	}
 	if err != nil {
 		f.f.Close()
@@ -188,14 +188,6 @@ func readBounded(path string) ([]byte, error) {
 		err = fmt.Errorf("it is over %d bytes", maxFile)
 	}
 	return b, err
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // mend cuts off what a failed write left.
@@ -268,7 +260,7 @@ func (f *file) rewrite(list []*Request) error {
 	f.f.Close()
 	f.f, f.size, f.torn = next, int64(all.Len()), false
 	f.base = f.size
-	if err := syncDir(filepath.Dir(f.path)); err != nil {
+	if err := regular.SyncDir(filepath.Dir(f.path)); err != nil {
 		// A reboot might bring the old file back, without what is written from here
 		// on: an approval that was used would not be.
 		f.broken = fmt.Errorf("its folder cannot be synced: %w; restart the daemon", err)

@@ -80,39 +80,52 @@ func (g *grants) lookup(tid, dir int, path string) (*found, error) {
 			if links++; links > maxLinks {
 				return fail(unix.ELOOP)
 			}
-			target := make([]byte, unix.PathMax)
-			n, err := unix.Readlinkat(p.fd, name, target)
-			if err != nil || n == 0 || n == len(target) {
-				return fail(unix.ENOENT)
-			}
 			if inProc && p.path != "/proc" {
-				// A link of the kernel's, which is not its text. Where it leads may
-				// change at any moment: what was opened counts. Others' are closed to the
-				// caller, and what they lead to may have a path that is something else here.
-				if pid, _, _ := strings.Cut(strings.TrimPrefix(p.path, "/proc/"), "/"); !isThread(tid, pid) {
-					return fail(unix.EACCES)
-				}
-				if next, err = unix.Openat(p.fd, name, unix.O_PATH|unix.O_CLOEXEC, 0); err != nil {
-					return fail(err)
-				}
-				p.close()
-				if p.fd = next; p.where() != nil {
-					return fail(unix.EACCES)
-				}
-				continue
+				err = p.jump(tid, name)
+			} else {
+				left, err = p.follow(name, left)
 			}
-			if target[0] == '/' {
-				if err := p.toRoot(); err != nil {
-					return fail(err)
-				}
+			if err != nil {
+				return fail(err)
 			}
-			left = append(strings.Split(string(target[:n]), "/"), left...)
 			continue
 		}
 		p.close()
 		p.fd, p.path = next, filepath.Join(p.path, name)
 	}
 	return p, p.look()
+}
+
+// follow returns the names that the text of the link name in p leads to, before those that
+// are left. It makes p the topmost folder if they begin there.
+func (p *found) follow(name string, left []string) ([]string, error) {
+	target := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(p.fd, name, target)
+	if err != nil || n == 0 || n == len(target) {
+		return nil, unix.ENOENT
+	}
+	if target[0] == '/' {
+		err = p.toRoot()
+	}
+	return append(strings.Split(string(target[:n]), "/"), left...), err
+}
+
+// jump makes p what the link name in p leads to, one of the kernel's in /proc, which is not
+// its text. Where it leads may change at any moment: what was opened counts. Others' are
+// closed to the thread tid, and what they lead to may have a path that is something else here.
+func (p *found) jump(tid int, name string) error {
+	if pid, _, _ := strings.Cut(strings.TrimPrefix(p.path, "/proc/"), "/"); !isThread(tid, pid) {
+		return unix.EACCES
+	}
+	next, err := unix.Openat(p.fd, name, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	p.close()
+	if p.fd = next; p.where() != nil {
+		return unix.EACCES
+	}
+	return nil
 }
 
 // isThread reports whether the process or thread other is of the process of tid.

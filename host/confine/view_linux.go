@@ -284,13 +284,17 @@ func (v *View) prepare(b *Bounds) error {
 			names[stepName{do, path}] = true
 		}
 	}
+	data := func(path string) error { // nothing in it can be executed
+		return v.bind(path, unix.MOUNT_ATTR_NOEXEC|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
+	}
+	show := func(path string) error { return v.reveal(path, 0) }
 	write := Split(b.Write)
 	add("hide", v.hide, Split(b.Hide)...)
-	add("bind", v.bindData, write...)
-	add("show", v.reveal, b.Path)
-	add("show", v.reveal, Split(b.Exec)...)
-	add("show", v.reveal, Split(b.Read)...)
-	add("show", v.reveal, Split(b.Show)...)
+	add("bind", data, write...)
+	add("show", show, b.Path)
+	add("show", show, Split(b.Exec)...)
+	add("show", show, Split(b.Read)...)
+	add("show", show, Split(b.Show)...)
 	names[stepName{"bind", b.Dir}] = true
 	if err := v.takeBack(names); err != nil {
 		return err
@@ -300,7 +304,7 @@ func (v *View) prepare(b *Bounds) error {
 	}
 	if !slices.ContainsFunc(write, func(dir string) bool { return beneath.Has(dir, b.Dir) }) {
 		if _, _, ok := v.under(b.Dir); ok {
-			add("bind", v.bindData, b.Dir) // Landlock keeps it from being written
+			add("bind", data, b.Dir) // Landlock keeps it from being written
 		}
 	}
 	// A folder before what lies in it.
@@ -343,11 +347,6 @@ func (v *View) hide(path string) error {
 		}
 	}
 	return v.empty(leadsTo(path))
-}
-
-// bindData binds a folder so that nothing in it can be executed.
-func (v *View) bindData(path string) error {
-	return v.bind(path, unix.MOUNT_ATTR_NOEXEC|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
 }
 
 // under is the innermost cover that path lies beneath, and the way from there.
@@ -480,10 +479,8 @@ func (v *View) place(path string, folder bool) error {
 }
 
 // reveal makes what is at path usable as it is on the host, where a cover keeps
-// it from being seen or executed.
-func (v *View) reveal(path string) error { return v.follow(path, 0) }
-
-func (v *View) follow(path string, links int) error {
+// it from being seen or executed. links is how many led there.
+func (v *View) reveal(path string, links int) error {
 	dir, _, ok := v.under(path)
 	if !ok {
 		if _, covered := v.covers[path]; !covered || v.covers[path].empty {
@@ -523,7 +520,7 @@ func (v *View) follow(path string, links int) error {
 	if !filepath.IsAbs(target) {
 		target = filepath.Join(filepath.Dir(path), target)
 	}
-	return v.follow(target, links+1)
+	return v.reveal(target, links+1)
 }
 
 // block has nobody connect to socket.

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	bolt "go.etcd.io/bbolt"
 )
 
 // subject is a store under test. age shifts the times of a record, since Redis
@@ -54,11 +52,11 @@ func fileSubject(t testing.TB) subject {
 		}
 	})
 	return subject{f, func(t testing.TB, i id, by time.Duration) {
-		err := f.update(context.Background(), func(b *bolt.Bucket, now int64) error {
-			r, err := f.read(b, i.String(), now)
+		err := f.update(context.Background(), func(t *tx) error {
+			r, err := t.read(i.String())
 			if err == nil && r != nil {
 				r.shift(by)
-				err = f.write(b, i.String(), r, now)
+				err = t.write(i.String(), r)
 			}
 			return err
 		})

@@ -12,65 +12,25 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
-	"sync"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
+
+	"github.com/toold/toold/host/regular"
 )
 
-// file holds records in a bbolt file that only this process has open. A write
-// returns after it is synced; writes that arrive during a sync are committed
-// together by the next one.
+// file holds records in a bbolt file that only this process has open.
 type file struct {
-	db   *bolt.DB
-	path string
-
+	*batches
 	quit chan struct{} // closed by close
-	wg   sync.WaitGroup
-
-	mu         sync.Mutex
-	queue      []*write         // waiting for the next sync; guarded by mu
-	committing bool             // a goroutine syncs and will start the next batch; guarded by mu
-	leases     map[string]lease // of this process's calls, by record name; guarded by mu
-	closed     bool             // guarded by mu
-
-	// ended are the leases to drop once the batch is on disk; until then
-	// readers see the old record. Owned by the committing goroutine.
-	ended []endedLease
 }
-
-// lease is how long an owner's claim lasts without a renewal. It is kept in
-// memory only, since it needs no sync, and uses the monotonic clock.
-type lease struct {
-	owner string
-	fence int64
-	until time.Time
-}
-
-type endedLease struct {
-	name string
-	lease
-}
-
-// write is a queued change.
-type write struct {
-	do   func(b *bolt.Bucket, now int64) error
-	done chan error // has room for the answer, errLead included
-}
-
-// errCommitNext makes the receiving write commit the next batch.
-var errCommitNext = errors.New("commit the next batch")
 
 const (
-	// maxBatch is how many writes one sync commits.
-	maxBatch = 512
 	// Every sweepEvery, sweepRecords records are checked for expiry.
 	sweepEvery   = 30 * time.Second
 	sweepRecords = 20_000
 )
-
-var bucketName = []byte("records")
 
 // A value is a binary header, so that expired records are found without parsing
 // JSON, followed by the record as JSON.
@@ -158,9 +118,9 @@ func openFile(path string) (f *file, err error) {
 	if err != nil {
 		return nil, openError(path, err)
 	}
-	f = &file{db: db, path: path, quit: make(chan struct{}), leases: map[string]lease{}}
-	if err = f.settlePending(); err == nil { // the file is synced, but not its directory entry
-		err = syncDir(filepath.Dir(path))
+	f = &file{&batches{db: db, path: path, leases: map[string]lease{}}, make(chan struct{})}
+	if err = settlePending(db); err == nil { // the file is synced, but not its directory entry
+		err = regular.SyncDir(filepath.Dir(path))
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("settle %s: %w", path, err), db.Close())
@@ -198,9 +158,9 @@ func makeFile(path string) error {
 		err = os.Rename(made, path)
 	}
 	if err != nil {
-		return fmt.Errorf("make %s: %w", path, err)
+		err = fmt.Errorf("make %s: %w", path, err)
 	}
-	return nil
+	return err
 }
 
 // checkFile reads the whole file: bbolt takes an empty one for a new one, and may panic on
@@ -234,18 +194,10 @@ func checkFile(path string) error {
 	return err
 }
 
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
 // settlePending ends every PENDING record: its owner ended with the previous
 // process.
-func (f *file) settlePending() error {
-	return f.db.Update(func(tx *bolt.Tx) error {
+func settlePending(db *bolt.DB) error {
+	return db.Update(func(tx *bolt.Tx) error {
 		b, err := tx.CreateBucketIfNotExists(bucketName)
 		if err != nil {
 			return err
@@ -280,259 +232,96 @@ func put(b *bolt.Bucket, name []byte, r *record) error {
 	return b.Put(name, v)
 }
 
-// commitNext commits the queued writes in order, and makes the first write that
-// arrived meanwhile commit the next batch. A dedicated goroutine would cost a
-// single write two context switches.
-func (f *file) commitNext() {
-	f.mu.Lock()
-	batch := f.queue
-	f.queue = nil
-	if len(batch) > maxBatch {
-		batch, f.queue = batch[:maxBatch:maxBatch], batch[maxBatch:]
-	}
-	f.mu.Unlock()
-	err := f.apply(batch)
-	f.mu.Lock()
-	if len(f.queue) > 0 {
-		f.queue[0].done <- errCommitNext
-	} else {
-		f.committing = false
-	}
-	f.mu.Unlock()
-	for _, w := range batch {
-		w.done <- err
-	}
-}
-
-func (f *file) apply(batch []*write) (err error) {
-	defer func() {
-		if p := recover(); p != nil { // bbolt panics on a damaged page
-			err = fmt.Errorf("write %s: %v", f.path, p)
-		}
-	}()
-	f.ended = f.ended[:0]
-	err = f.db.Update(func(tx *bolt.Tx) error {
-		b := tx.Bucket(bucketName)
-		now := time.Now().UnixMilli()
-		for _, w := range batch {
-			if err := w.do(b, now); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err == nil {
-		f.mu.Lock()
-		for _, e := range f.ended {
-			// The key may have been claimed again in the same batch.
-			if l := f.leases[e.name]; l.owner == e.owner && l.fence == e.fence {
-				delete(f.leases, e.name)
-			}
-		}
-		f.mu.Unlock()
-	}
-	return err
-}
-
-var errClosed = errors.New("store is closed")
-
-// update runs do in a batch and returns when the batch is on disk. do must not
-// return an error about its own record: that would fail the whole batch.
-func (f *file) update(ctx context.Context, do func(b *bolt.Bucket, now int64) error) error {
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("%w: %w: %w", ErrStoreUnavailable, errNotSent, err)
-	}
-	w := &write{do: do, done: make(chan error, 2)}
-	f.mu.Lock()
-	if f.closed {
-		f.mu.Unlock()
-		return fmt.Errorf("%w: %w: %w", ErrStoreUnavailable, errNotSent, errClosed)
-	}
-	f.wg.Add(1)
-	defer f.wg.Done()
-	f.queue = append(f.queue, w)
-	first := !f.committing
-	f.committing = true
-	f.mu.Unlock()
-	if first {
-		f.commitNext()
-	}
-	// Wait for the disk even if ctx ends: the result is known then.
-	err := <-w.done
-	if err == errCommitNext {
-		f.commitNext()
-		err = <-w.done
-	}
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrStoreUnavailable, err)
-	}
-	return nil
-}
-
-// view runs do in a read transaction.
-func (f *file) view(do func(b *bolt.Bucket, now int64) error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: read %s: %v", ErrStoreUnavailable, f.path, p)
-		}
-	}()
-	err = f.db.View(func(tx *bolt.Tx) error { return do(tx.Bucket(bucketName), time.Now().UnixMilli()) })
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrStoreUnavailable, err)
-	}
-	return nil
-}
-
-// read returns the record of a name, with its lease in this process.
-func (f *file) read(b *bolt.Bucket, name string, now int64) (*record, error) {
-	v := b.Get([]byte(name))
-	if v == nil {
-		return nil, nil
-	}
-	return f.decode(name, v, now)
-}
-
-func (f *file) decode(name string, v []byte, now int64) (*record, error) {
-	r, err := decodeRecord(v)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	if r.Status == Pending {
-		f.mu.Lock()
-		l, ok := f.leases[name]
-		f.mu.Unlock()
-		// Setting the wall clock forward must not end the lease of a running
-		// call: the rest of it is measured by the monotonic clock.
-		if ok && l.owner == r.Owner && l.fence == r.Fence {
-			r.LeaseUntil = now + time.Until(l.until).Milliseconds()
-			r.ExpiresAt = r.LeaseUntil + r.TTL
-		}
-	}
-	return r, nil
-}
-
-// write stores a record and, while it is PENDING, its lease.
-func (f *file) write(b *bolt.Bucket, name string, r *record, now int64) error {
-	l := lease{r.Owner, r.Fence, time.Now().Add(time.Duration(r.LeaseUntil-now) * time.Millisecond)}
-	if r.Status != Pending {
-		f.ended = append(f.ended, endedLease{name, l})
-	} else {
-		f.mu.Lock()
-		f.leases[name] = l
-		f.mu.Unlock()
-	}
-	return put(b, []byte(name), r)
-}
-
 func (f *file) claim(ctx context.Context, i id, c claimRequest) (r *record, left time.Duration, v verdict, err error) {
 	name := i.String()
-	step := func(b *bolt.Bucket, now int64, write bool) error {
+	step := func(t *tx, write bool) error {
 		r, left, v = nil, 0, 0
-		old, err := f.read(b, name, now)
+		old, err := t.read(name)
 		if err != nil {
 			return err
 		}
-		r, v = claim(old, c, now)
+		r, v = claim(old, c, t.now)
 		switch {
 		case r == nil:
 			r = old
 		case write:
-			if err := f.write(b, name, r, now); err != nil {
+			if err := t.write(name, r); err != nil {
 				return err
 			}
 		default:
 			v = 0
 		}
-		left = time.Duration(r.LeaseUntil-now) * time.Millisecond
+		left = time.Duration(r.LeaseUntil-t.now) * time.Millisecond
 		return nil
 	}
 	// Most duplicates do not change the record and need no sync.
-	err = f.view(func(b *bolt.Bucket, now int64) error { return step(b, now, false) })
-	if err != nil {
+	if err = f.view(func(t *tx) error { return step(t, false) }); err != nil {
 		return nil, 0, 0, fmt.Errorf("%w: %w", errNotSent, err)
 	}
 	if v != 0 {
 		return r, left, v, nil
 	}
-	var fault error
-	err = f.update(ctx, func(b *bolt.Bucket, now int64) error {
-		fault = step(b, now, true)
-		return nil
+	err = f.update(ctx, func(t *tx) error {
+		err := step(t, true)
+		if err != nil {
+			err = fmt.Errorf("%w: %w", errNotSent, err)
+		}
+		return err
 	})
-	if err == nil && fault != nil {
-		err = fmt.Errorf("%w: %w: %w", ErrStoreUnavailable, errNotSent, fault)
-	}
 	return r, left, v, err
 }
 
 func (f *file) complete(ctx context.Context, i id, e completion) (verdict, error) {
-	return f.change(ctx, i, func(old *record, now int64) (*record, bool, verdict) {
-		next, drop, v := complete(old, e, now)
+	return f.change(ctx, i, func(t *tx, old *record) (*record, bool, verdict) {
+		next, drop, v := complete(old, e, t.now)
 		if old == nil && next == nil && !drop { // the claim did not reach the disk, but its lease is in memory
-			f.ended = append(f.ended, endedLease{i.String(), lease{owner: e.owner, fence: max(e.fence, 1)}})
+			t.ended = append(t.ended, endedLease{i.String(), lease{owner: e.owner, fence: max(e.fence, 1)}})
 		}
 		return next, drop, v
 	})
 }
 
-// drop removes a record; r is nil if it could not be read.
-func (f *file) drop(b *bolt.Bucket, name string, r *record) error {
-	if r != nil {
-		f.ended = append(f.ended, endedLease{name, lease{owner: r.Owner, fence: r.Fence}})
-	}
-	return b.Delete([]byte(name))
-}
-
 func (f *file) annotate(ctx context.Context, i id, owner string, fence int64, note json.RawMessage) (verdict, error) {
-	return f.change(ctx, i, func(old *record, now int64) (*record, bool, verdict) {
-		next, v := annotate(old, owner, fence, note, now)
+	return f.change(ctx, i, func(t *tx, old *record) (*record, bool, verdict) {
+		next, v := annotate(old, owner, fence, note, t.now)
 		return next, false, v
 	})
 }
 
 func (f *file) resolve(ctx context.Context, i id, x resolution) (verdict, error) {
-	return f.change(ctx, i, func(old *record, now int64) (*record, bool, verdict) { return resolve(old, x, now) })
+	return f.change(ctx, i, func(t *tx, old *record) (*record, bool, verdict) { return resolve(old, x, t.now) })
 }
 
 // change stores what decide makes of a record.
-func (f *file) change(ctx context.Context, i id, decide func(old *record, now int64) (next *record, drop bool, v verdict)) (v verdict, err error) {
+func (f *file) change(ctx context.Context, i id, decide func(t *tx, old *record) (next *record, drop bool, v verdict)) (v verdict, err error) {
 	name := i.String()
-	var fault error
-	err = f.update(ctx, func(b *bolt.Bucket, now int64) error {
-		fault = func() error {
-			old, err := f.read(b, name, now)
-			if err != nil {
-				return err
-			}
-			var next *record
-			var drop bool
-			next, drop, v = decide(old, now)
-			switch {
-			case drop:
-				return f.drop(b, name, old)
-			case next != nil:
-				return f.write(b, name, next, now)
-			}
-			return nil
-		}()
-		return nil
+	err = f.update(ctx, func(t *tx) error {
+		old, err := t.read(name)
+		if err != nil {
+			return err
+		}
+		next, drop, verdict := decide(t, old)
+		switch v = verdict; {
+		case drop:
+			err = t.drop(name, old)
+		case next != nil:
+			err = t.write(name, next)
+		}
+		return err
 	})
-	if err == nil && fault != nil {
-		err = fmt.Errorf("%w: %w", ErrStoreUnavailable, fault)
-	}
 	return v, err
 }
 
 // renew extends the lease in memory only: every owner ends with this process.
 func (f *file) renew(_ context.Context, i id, owner string, fence, ms int64) (v verdict, err error) {
 	name := i.String()
-	err = f.view(func(b *bolt.Bucket, now int64) error {
-		old, err := f.read(b, name, now)
+	err = f.view(func(t *tx) error {
+		old, err := t.read(name)
 		if err != nil {
 			return err
 		}
 		var next *record
-		if next, v = renew(old, owner, fence, ms, now); next != nil {
+		if next, v = renew(old, owner, fence, ms, t.now); next != nil {
 			f.mu.Lock()
 			if l := f.leases[name]; l.owner == owner && l.fence == fence {
 				l.until = time.Now().Add(time.Duration(ms) * time.Millisecond)
@@ -546,15 +335,13 @@ func (f *file) renew(_ context.Context, i id, owner string, fence, ms int64) (v 
 }
 
 func (f *file) get(_ context.Context, i id) (r *record, left time.Duration, err error) {
-	err = f.view(func(b *bolt.Bucket, now int64) error {
-		var err error
-		r, err = f.read(b, i.String(), now)
-		if err != nil {
+	err = f.view(func(t *tx) error {
+		if r, err = t.read(i.String()); err != nil {
 			return err
 		}
-		if r = r.live(now); r != nil {
-			r = r.settled(now)
-			left = time.Duration(r.LeaseUntil-now) * time.Millisecond
+		if r = r.live(t.now); r != nil {
+			r = r.settled(t.now)
+			left = time.Duration(r.LeaseUntil-t.now) * time.Millisecond
 		}
 		return nil
 	})
@@ -563,17 +350,17 @@ func (f *file) get(_ context.Context, i id) (r *record, left time.Duration, err 
 
 func (f *file) list(ctx context.Context, scope string, each func(string, *record) bool) error {
 	prefix := id{scope: scope}.String()
-	return f.view(func(b *bolt.Bucket, now int64) error {
-		c := b.Cursor()
+	return f.view(func(t *tx) error {
+		c := t.bucket.Cursor()
 		for name, v := c.Seek([]byte(prefix)); strings.HasPrefix(string(name), prefix); name, v = c.Next() {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			r, err := f.decode(string(name), v, now)
+			r, err := t.decode(string(name), v)
 			if err != nil {
-				r = &record{Status: Failed, Error: &Failure{Code: CodeUnreadable, Message: err.Error()}, ExpiresAt: now + 1}
+				r = &record{Status: Failed, Error: &Failure{Code: CodeUnreadable, Message: err.Error()}, ExpiresAt: t.now + 1}
 			}
-			if r = r.live(now); r != nil && !each(string(name[len(prefix):]), r.settled(now)) {
+			if r = r.live(t.now); r != nil && !each(string(name[len(prefix):]), r.settled(t.now)) {
 				return nil
 			}
 		}
@@ -583,20 +370,20 @@ func (f *file) list(ctx context.Context, scope string, each func(string, *record
 
 func (f *file) flush(ctx context.Context, i id) (found, flushed bool, err error) {
 	name := i.String()
-	err = f.update(ctx, func(b *bolt.Bucket, now int64) error {
+	err = f.update(ctx, func(t *tx) error {
 		found, flushed = false, false
-		r, err := f.read(b, name, now)
+		r, err := t.read(name)
 		if err == nil {
-			if r = r.live(now); r == nil {
+			if r = r.live(t.now); r == nil {
 				return nil
 			}
-			if !flushable(r, now) {
+			if !flushable(r, t.now) {
 				found = true
 				return nil
 			}
 		}
 		found, flushed = true, true
-		return f.drop(b, name, r)
+		return t.drop(name, r)
 	})
 	return found, flushed, err
 }
@@ -619,11 +406,11 @@ func (f *file) sweep() {
 // sweepFrom checks sweepRecords records and returns the name to continue from.
 func (f *file) sweepFrom(from []byte) (next []byte) {
 	var expired [][]byte
-	err := f.view(func(b *bolt.Bucket, now int64) error {
-		c := b.Cursor()
+	err := f.view(func(t *tx) error {
+		c := t.bucket.Cursor()
 		name, v := c.Seek(from)
 		for n := 0; name != nil && n < sweepRecords; n++ {
-			if len(v) >= headerLen && int64(binary.BigEndian.Uint64(v[2:])) <= now {
+			if len(v) >= headerLen && int64(binary.BigEndian.Uint64(v[2:])) <= t.now {
 				expired = append(expired, bytes.Clone(name))
 			}
 			name, v = c.Next()
@@ -634,11 +421,11 @@ func (f *file) sweepFrom(from []byte) (next []byte) {
 	if err != nil || len(expired) == 0 {
 		return next
 	}
-	_ = f.update(context.Background(), func(b *bolt.Bucket, now int64) error {
+	_ = f.update(context.Background(), func(t *tx) error {
 		for _, name := range expired {
 			// Read again: it may have been claimed or renewed since.
-			if r, err := f.read(b, string(name), now); err == nil && r != nil && r.live(now) == nil {
-				if err := f.drop(b, string(name), r); err != nil {
+			if r, err := t.read(string(name)); err == nil && r != nil && r.live(t.now) == nil {
+				if err := t.drop(string(name), r); err != nil {
 					return err
 				}
 			}
@@ -651,7 +438,7 @@ func (f *file) sweepFrom(from []byte) (next []byte) {
 func (f *file) subscribe(context.Context) error { return nil }
 
 func (f *file) ping(context.Context) error {
-	return f.view(func(*bolt.Bucket, int64) error { return nil })
+	return f.view(func(*tx) error { return nil })
 }
 
 func (f *file) survives(context.Context) string {

@@ -18,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
 	"github.com/toold/toold/host/redisdb"
@@ -228,8 +227,8 @@ func TestFileDamaged(t *testing.T) {
 		st := steps{t, s, id{"tool", "k"}}
 		st.claims(testClaim("a"), verdictRun)
 		f := s.store.(*file)
-		err := f.update(t.Context(), func(b *bolt.Bucket, _ int64) error {
-			return b.Put([]byte(st.id.String()), []byte("\x01\x00garbage!{"))
+		err := f.update(t.Context(), func(tx *tx) error {
+			return tx.bucket.Put([]byte(st.id.String()), []byte("\x01\x00garbage!{"))
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -328,13 +327,13 @@ func TestFileSweep(t *testing.T) {
 		}
 	}
 	// c runs for longer than its record on disk would be kept for.
-	err := f.update(t.Context(), func(b *bolt.Bucket, now int64) error {
-		r, err := f.read(b, "idemp:tool:c", now)
+	err := f.update(t.Context(), func(tx *tx) error {
+		r, err := tx.read("idemp:tool:c")
 		if err != nil {
 			return err
 		}
 		r.shift(time.Hour)
-		return put(b, []byte("idemp:tool:c"), r)
+		return put(tx.bucket, []byte("idemp:tool:c"), r)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -343,8 +342,8 @@ func TestFileSweep(t *testing.T) {
 		t.Errorf("it goes on at %q", next)
 	}
 	left := ""
-	err = f.view(func(b *bolt.Bucket, _ int64) error {
-		return b.ForEach(func(name, _ []byte) error {
+	err = f.view(func(tx *tx) error {
+		return tx.bucket.ForEach(func(name, _ []byte) error {
 			left += string(name[len("idemp:tool:"):])
 			return nil
 		})
@@ -360,11 +359,11 @@ func TestFileClockIsSetForward(t *testing.T) {
 	st := steps{t, s, id{"tool", "k"}}
 	st.claims(testClaim("a"), verdictRun)
 	f := s.store.(*file)
-	err := f.view(func(b *bolt.Bucket, now int64) error {
-		now += time.Hour.Milliseconds()
-		r, err := f.read(b, st.id.String(), now)
-		if err == nil && (r.lapsed(now) || r.live(now) == nil) {
-			t.Errorf("an hour on it is %+v at %d", r, now)
+	err := f.view(func(tx *tx) error {
+		tx.now += time.Hour.Milliseconds()
+		r, err := tx.read(st.id.String())
+		if err == nil && (r.lapsed(tx.now) || r.live(tx.now) == nil) {
+			t.Errorf("an hour on it is %+v at %d", r, tx.now)
 		}
 		return err
 	})
@@ -473,25 +472,25 @@ func TestFileReadWhileEnding(t *testing.T) {
 	st := steps{t, s, id{"tool", "k"}}
 	st.claims(testClaim("a"), verdictRun)
 	name := st.id.String()
-	err := f.update(t.Context(), func(b *bolt.Bucket, now int64) error { // the lease on disk is the first one
-		r, err := f.read(b, name, now)
+	err := f.update(t.Context(), func(tx *tx) error { // the lease on disk is the first one
+		r, err := tx.read(name)
 		if err != nil {
 			return err
 		}
-		r.LeaseUntil = now - 1
-		return put(b, []byte(name), r)
+		r.LeaseUntil = tx.now - 1
+		return put(tx.bucket, []byte(name), r)
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	st.is(Pending, false)
-	err = f.update(t.Context(), func(b *bolt.Bucket, now int64) error {
-		r, err := f.read(b, name, now)
+	err = f.update(t.Context(), func(tx *tx) error {
+		r, err := tx.read(name)
 		if err != nil {
 			return err
 		}
-		next, _, _ := complete(r, success("a", 1), now)
-		if err := f.write(b, name, next, now); err != nil {
+		next, _, _ := complete(r, success("a", 1), tx.now)
+		if err := tx.write(name, next); err != nil {
 			return err
 		}
 		st.is(Pending, false)

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
-	bolt "go.etcd.io/bbolt"
 )
 
 // A history holds the concurrent operations of a few clients on one key, with
@@ -298,11 +297,11 @@ func (m *memory) lapse(i id) error {
 }
 
 func (f *file) lapse(i id) error {
-	return f.update(context.Background(), func(b *bolt.Bucket, now int64) error {
-		r, err := f.read(b, i.String(), now)
+	return f.update(context.Background(), func(t *tx) error {
+		r, err := t.read(i.String())
 		if err == nil && r != nil && r.Status == Pending {
-			r.LeaseUntil = now - 1
-			err = f.write(b, i.String(), r, now)
+			r.LeaseUntil = t.now - 1
+			err = t.write(i.String(), r)
 		}
 		return err
 	})
