@@ -69,8 +69,8 @@ type settings struct {
 
 func (s *settings) config() *config.Config { return s.current.Load() }
 
-// New makes a daemon from a complete configuration: its state folder, engine,
-// supervisors and tools. It serves nothing yet. Close gives everything back.
+// New makes a daemon from a complete configuration: its state folder, engine, supervisors and
+// tools. It serves nothing yet. Close releases everything.
 func New(ctx context.Context, c config.Config, logs io.Writer) (*Host, error) {
 	return newHost(ctx, c, logs, "")
 }
@@ -200,24 +200,21 @@ func (h *Host) startEngines(c *config.Config, cache string) (err error) {
 	return nil
 }
 
-// Call takes one call the whole way, as a call on a socket is taken, and returns
-// what came of it: it is for every front end that is not a socket, and for
-// programs that have the daemon in them. It may be called from New on, until
-// Close, by any number of goroutines.
+// Call runs one call through the whole pipeline, as a call on a socket does, and returns its
+// outcome. It is for front ends that are not sockets, and for programs that embed the daemon.
+// It may be called by any number of goroutines, from New until Close.
 //
-// The Request is the caller's promise: UID and As say who calls and are believed.
-// Nothing in it is changed; an ExecutionID and a Payload that are missing are
-// made, the Payload of a plain call of its Args, Cwd and Stdin. A Token is looked
-// at once and not kept. Its Streams are the caller's: Call writes
-// to them until it returns, reads Stdin when the tool asks for it, and closes
-// neither Stdout nor Stderr; without them the output is in the Result, up to the
-// tool's limits.output.
+// The Request is trusted: UID and As say who calls. Call changes nothing in it; it generates a
+// missing ExecutionID, and builds a missing Payload of a plain call from its Args, Cwd and
+// Stdin. A Token is read once and not kept. The Streams remain the caller's: Call writes to
+// them until it returns, reads Stdin when the tool asks for it, and closes neither Stdout nor
+// Stderr. Without Streams the output is in the Result, up to the tool's limits.output.
 //
-// The end of ctx ends the call with ABORTED or TIMEOUT, or with the *fault.Error
-// that is its cause. With wire.ErrLeft as the cause the caller has left: then a
-// mutating call with an idempotency key that has begun goes on, and its result is
-// kept for who asks again. Outcome.Result is never nil; its Err has one of the
-// codes of package fault, and its Exit is what a wrapper would end with.
+// The end of ctx ends the call with ABORTED or TIMEOUT, or with the *fault.Error that is its
+// cause. The cause wire.ErrLeft means that the caller has left: a mutating call with an
+// idempotency key that has begun then continues, and its result is kept for whoever asks again.
+// Outcome.Result is never nil; its Err has one of the codes of package fault, and its Exit is
+// the exit code of a wrapper.
 func (h *Host) Call(ctx context.Context, q call.Request) call.Outcome {
 	c, err := q.Call.Complete()
 	if err != nil {
@@ -237,7 +234,7 @@ func (h *Host) callMCP(ctx context.Context, q call.Request) call.Outcome {
 	return h.Call(ctx, q)
 }
 
-// Close ends what New made, in the opposite order.
+// Close releases what New made, in reverse order.
 func (h *Host) Close() error {
 	p := &h.parts
 	var errs []error
@@ -274,8 +271,8 @@ func (h *Host) Close() error {
 	return errors.Join(errs...)
 }
 
-// Reload puts next, a complete configuration, in the place of the one in
-// force. On an error nothing has changed.
+// Reload replaces the configuration in force with next, a complete one. On an error nothing has
+// changed.
 func (h *Host) Reload(next config.Config, err error) error {
 	p := &h.parts
 	if real, e := filepath.EvalSymlinks(next.State); e == nil { // as New has it

@@ -44,14 +44,14 @@ func Child() (code int, ok bool) {
 	return 0, false
 }
 
-// Run is a whole daemon: it makes one from c, prints "ready" with its socket
-// on stdout when it accepts calls, tells systemd where that asks for it, and
-// serves until ctx is done. For each receive on reload it takes what load
-// returns in the place of c. Logs go to stderr, one JSON object a line.
+// Run runs a whole daemon: it makes one from c, prints "ready" with its socket on stdout when
+// it accepts calls, notifies systemd if asked to, and serves until ctx is done. For each
+// receive on reload it replaces c with what load returns. Logs go to stderr, one JSON object
+// per line.
 //
-// It listens with the sockets that systemd passes, and takes the place of the daemon
-// that started it for an upgrade. When it has given its own place to another it
-// returns nil; where the other one fails to take it, it serves again.
+// It listens on the sockets that systemd passes, and takes over from the daemon that started it
+// for an upgrade. When it has handed over to another one it returns nil; if that one fails to
+// take over, it serves again.
 func Run(ctx context.Context, c config.Config, reload <-chan os.Signal, load func() (config.Config, error), stdout, stderr io.Writer) error {
 	// Guests may use all processors that there are, and hinder nothing else.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(guest.Processors(runtime.GOMAXPROCS(0))))

@@ -25,9 +25,9 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// Serve listens on every socket, calls ready once all of them accept calls,
-// and serves until ctx is done. Then it takes no more calls, lets those that
-// run finish for the configured grace, and ends the rest.
+// Serve listens on every socket, calls ready once all of them accept calls, and serves until
+// ctx is done. Then it accepts no more calls, lets running ones finish for the configured grace
+// period, and ends the rest.
 func (h *Host) Serve(ctx context.Context, ready func() error) error {
 	p := &h.parts
 	on, err := h.listen()

@@ -10,7 +10,7 @@ import (
 	"github.com/toold/toold/host/pipeline"
 )
 
-// Daemon is what is shown and asked.
+// Daemon is what the operator's socket shows and controls.
 type Daemon struct {
 	pipeline.Parts
 	Pipeline *pipeline.Pipeline

@@ -83,16 +83,16 @@ type ToolRights struct {
 	On           []string        `json:"on,omitempty"`
 }
 
-// Dashboard is the answer of GET /dashboard: the page is at Path of Address, or of
-// the operator's socket where that is empty, and needs Token over TCP.
+// Dashboard is the answer of GET /dashboard: the page is at Path on Address, or on the
+// operator's socket if Address is empty, and needs Token over TCP.
 type Dashboard struct {
 	Address string `json:"address,omitempty"`
 	Path    string `json:"path"`
 	Token   string `json:"token"`
 }
 
-// URL is what a browser is given: the token is in the fragment, which it sends
-// nowhere. It is empty on the operator's socket.
+// URL returns the address for a browser: the token is in the fragment, which browsers do not
+// send. It is empty on the operator's socket.
 func (d *Dashboard) URL() string {
 	if d.Address == "" {
 		return ""
@@ -150,15 +150,14 @@ type HostStatus struct {
 	SharedSession bool `json:"shared_session,omitempty"`
 }
 
-// Upgrade asks a daemon to have another program take its place: Binary, or the one
-// at the path from which it was started. Within is how long calls that run may take
-// to end.
+// Upgrade is the request to replace the daemon with another program: Binary, or the one at the
+// path from which it was started. Within bounds how long running calls may take to end.
 type Upgrade struct {
 	Binary string `json:"binary,omitempty"`
 	Within string `json:"within,omitempty"`
 }
 
-// Upgrading names the process that is about to be the daemon.
+// Upgrading names the process that is about to become the daemon.
 type Upgrading struct {
 	PID int `json:"pid"`
 }
@@ -316,7 +315,7 @@ type ReconciledRecords struct {
 	Now     []IdempotencyRecord `json:"now"`
 }
 
-// ReconciledCall is what was found out of one call.
+// ReconciledCall is what was found out about one call.
 type ReconciledCall struct {
 	Key       string `json:"key"`
 	Execution string `json:"execution,omitempty"`
@@ -359,11 +358,10 @@ type ToolReliability struct {
 	Open int `json:"open,omitempty"`
 }
 
-// Approval is a request for an approval: the answer of GET /approvals/{id} and of
-// POST /approvals/{id}/approve and /deny, whose body is an ApprovalReason. GET
-// /approvals answers an array, the oldest first, in which steps have no plan. The
-// calls approval.show, approve and deny on a tool socket answer one, too, and
-// approval.list {"approvals": [...]}.
+// Approval is a request for approval: the answer of GET /approvals/{id} and of POST
+// /approvals/{id}/approve and /deny, whose body is an ApprovalReason. GET /approvals returns an
+// array, oldest first, in which steps have no plan. The calls approval.show, approve and deny
+// on a tool socket return one, too, and approval.list returns {"approvals": [...]}.
 type Approval struct {
 	ID string `json:"id"`
 	// State is pending, approved, denied, used, expired or lapsed.
@@ -410,8 +408,8 @@ type ApprovalStep struct {
 	Plan json.RawMessage `json:"plan,omitempty"`
 }
 
-// ApprovalPlan is what is shown of a call to who decides. What the caller wrote has
-// its secrets masked, and is data: who shows it escapes what is not printable.
+// ApprovalPlan is what the person who decides sees of a call. Secrets in what the caller wrote
+// are masked, and the rest is data: whoever shows it escapes what is not printable.
 type ApprovalPlan struct {
 	Args     []string          `json:"args,omitempty"`
 	Payload  json.RawMessage   `json:"payload,omitempty"`

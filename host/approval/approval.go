@@ -31,7 +31,7 @@ import (
 	"time"
 )
 
-// State is how far a request has come.
+// State is the state of a request.
 type State string
 
 const (
@@ -120,10 +120,10 @@ type Request struct {
 	Outcome string    `json:"outcome,omitempty"`
 }
 
-// Open reports whether something can still become of r.
+// Open reports whether r can still change state.
 func (r *Request) Open() bool { return r.State == Pending || r.State == Approved }
 
-// Person is who looks at requests, or decides.
+// Person is someone who views requests, or decides on them.
 type Person struct {
 	// Operator is whoever may use the daemon's admin socket.
 	Operator bool

@@ -21,7 +21,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Store holds requests. It is safe for concurrent use.
+// Store holds requests for approval. It is safe for concurrent use.
 type Store struct {
 	config Config
 	log    *slog.Logger
@@ -69,8 +69,8 @@ func Open(c Config) (*Store, error) {
 	return s, nil
 }
 
-// EndWaits has everybody who waits, or comes to wait, get ErrEnding: the daemon stops,
-// and what they wait for is still there when it starts again.
+// EndWaits makes all waits, present and future, fail with ErrEnding: the daemon stops, and the
+// requests are still there when it starts again.
 func (s *Store) EndWaits() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +81,7 @@ func (s *Store) EndWaits() {
 	}
 }
 
-// Close closes the store. Whoever waits goes on waiting for its context.
+// Close closes the store. It does not end waits: their contexts do.
 func (s *Store) Close() error {
 	if s == nil {
 		return nil
@@ -96,9 +96,9 @@ func (s *Store) Close() error {
 	return f.f.Close()
 }
 
-// Ask has r, of which it takes what a request begins with, decided by somebody. The
-// answer is the request for the same that is open already or was denied, where there
-// is one. Errors are ErrInvalid, ErrFull and ErrUnavailable.
+// Ask submits r for a decision; of r it uses what a request begins with. It returns the request
+// for the same calls that is already open, or was denied, if there is one. Errors are
+// ErrInvalid, ErrFull and ErrUnavailable.
 func (s *Store) Ask(r Request, ttl time.Duration) (Request, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,9 +137,8 @@ func (s *Store) Ask(r Request, ttl time.Duration) (Request, error) {
 	return r, nil
 }
 
-// Decide approves the request id, or denies it. Of those who decide at the same
-// time one does, and the others get ErrState. Errors are ErrNotFound, ErrNotAllowed,
-// ErrState and ErrUnavailable.
+// Decide approves or denies the request id. Of concurrent decisions one counts, and the others
+// fail with ErrState. Errors are ErrNotFound, ErrNotAllowed, ErrState and ErrUnavailable.
 func (s *Store) Decide(id string, by Person, approve bool, reason string) (Request, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,9 +173,9 @@ type Grant struct {
 	Decider string
 }
 
-// Use uses up the approval of the one call with that digest, for an execution. It
-// returns once that is on the disk, and nil without an error where there is no such
-// approval. Whatever the error, nothing may run.
+// Use consumes the approval of the one call with that digest, for an execution. It returns once
+// that is on disk, and returns nil without an error if there is no such approval. On any error,
+// nothing may run.
 func (s *Store) Use(digest, execution string) (*Grant, error) {
 	return s.use(execution, digest, func(e *entry) bool { return !e.Batch })
 }
@@ -208,8 +207,8 @@ func (s *Store) use(execution, digest string, is func(*entry) bool) (*Grant, err
 	return nil, nil
 }
 
-// Next begins the next call of a batch, which has that digest, and returns once that
-// is on the disk. The error is ErrState where another call is the next one.
+// Next begins the next call of a batch, which has that digest, and returns once that is on
+// disk. The error is ErrState if another call is the next one.
 func (g *Grant) Next(digest string) error {
 	g.s.mu.Lock()
 	defer g.s.mu.Unlock()
@@ -220,8 +219,8 @@ func (g *Grant) Next(digest string) error {
 	return g.s.changeLocked(e, &change{ID: e.ID, At: time.Now(), State: Used, Execution: g.Execution, Began: e.Began + 1}, true)
 }
 
-// End notes what came of the call that ran last, and that no other will. It is
-// called once for each Grant.
+// End records the outcome of the call that ran last, and that no other will run. It is called
+// once for each Grant.
 func (g *Grant) End(outcome string) {
 	g.s.mu.Lock()
 	defer g.s.mu.Unlock()
@@ -231,7 +230,7 @@ func (g *Grant) End(outcome string) {
 	}
 }
 
-// Lapse ends the open requests for which is answers a reason.
+// Lapse ends the open requests for which is returns a reason.
 func (s *Store) Lapse(is func(*Request) (why string)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -251,8 +250,7 @@ func (s *Store) Lapse(is func(*Request) (why string)) {
 	}
 }
 
-// Wait returns the request id as soon as it is not pending any more, ctx ends, or
-// waits do (ErrEnding).
+// Wait returns the request id once it is no longer pending, ctx ends, or waits do (ErrEnding).
 func (s *Store) Wait(ctx context.Context, id string) (Request, error) {
 	for {
 		s.mu.Lock()
@@ -281,7 +279,7 @@ func (s *Store) Wait(ctx context.Context, id string) (Request, error) {
 	}
 }
 
-// List returns what p sees, the oldest first.
+// List returns the requests that p can see, oldest first.
 func (s *Store) List(p Person) []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -296,8 +294,7 @@ func (s *Store) List(p Person) []Request {
 	return list
 }
 
-// Get returns one request. The error is ErrNotFound, also for one that p does not
-// see.
+// Get returns one request. The error is ErrNotFound, also for one that p cannot see.
 func (s *Store) Get(id string, p Person) (Request, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

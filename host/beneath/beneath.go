@@ -175,7 +175,7 @@ func OpenNoLinks(path string) (int, error) {
 	return Walk(top, filepath.Clean(path)[1:], OpenFolder)
 }
 
-// Walk opens what path is from the folder dir, with flags, and follows no symbolic link.
+// Walk opens path relative to the folder dir, with flags, and follows no symbolic link.
 func Walk(dir int, path string, flags int) (int, error) {
 	fd := dir
 	for name, rest, more := "", path, true; more; {

@@ -15,9 +15,9 @@ func pathOf(f *os.File) (string, error) {
 	return os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
 }
 
-// RealPath returns where path leads, without links, as filepath.EvalSymlinks does. The
-// kernel finds it, with its bounds: forty links, whatever they hold. To follow those of
-// somebody who wants that to last takes it milliseconds, and other code minutes.
+// RealPath returns where path leads, without links, as filepath.EvalSymlinks does. The kernel
+// resolves it, within its limit of forty links whatever their length. To follow links made by
+// somebody who wants that to take long costs it milliseconds, and other code minutes.
 func RealPath(path string) (string, error) {
 	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS}
 	fd, err := RetryEINTR(func() (int, error) { return unix.Openat2(unix.AT_FDCWD, path, how) })

@@ -96,7 +96,7 @@ type begin struct {
 	Env  map[string]string `json:"env"`
 }
 
-// Shim is a program that a run may ask for.
+// Shim is a program that a run may request.
 type Shim struct {
 	// Name is that of the file in the Relay's folder.
 	Name string
@@ -106,7 +106,7 @@ type Shim struct {
 	Path string
 }
 
-// Config is what a Relay is made of.
+// Config is fixed when a Relay is made.
 type Config struct {
 	// Folder is made, and removed by Close. Its name is of NewFolder.
 	Folder string
@@ -124,7 +124,7 @@ type Config struct {
 	Begin func(Shim) (ended func(exit int, err error))
 }
 
-// NewFolder is a name of a folder in parent for a Relay, from random bytes.
+// NewFolder returns a random name of a folder in parent for a Relay.
 func NewFolder(parent string) string {
 	return filepath.Join(parent, folderPrefix+strings.ReplaceAll(wire.NewExecutionID(), "-", ""))
 }
@@ -141,8 +141,7 @@ type Relay struct {
 	served int // of accept
 }
 
-// Open makes the folder of c and serves its shims until Close. What runs of it ends
-// with ctx.
+// Open creates the folder of c and serves its shims until Close. Their programs end with ctx.
 func Open(ctx context.Context, c Config) (r *Relay, err error) {
 	if err := os.MkdirAll(filepath.Dir(c.Folder), 0o700); err != nil {
 		return nil, fmt.Errorf("make a folder for shims: %w", err)
@@ -176,7 +175,7 @@ func Open(ctx context.Context, c Config) (r *Relay, err error) {
 	return r, nil
 }
 
-// Close ends what runs, waits for it, and removes the folder.
+// Close ends the running programs, waits for them, and removes the folder.
 func (r *Relay) Close() {
 	r.cancel()
 	r.listener.Close()
@@ -184,10 +183,10 @@ func (r *Relay) Close() {
 	os.RemoveAll(r.config.Folder)
 }
 
-// Program is what the run has to be let execute.
+// Program returns the path that the run must be allowed to execute.
 func (r *Relay) Program() string { return r.config.Program }
 
-// Socket is the path of the socket that the run has to be let connect to.
+// Socket returns the path of the socket that the run must be allowed to connect to.
 func (r *Relay) Socket() string { return filepath.Join(r.config.Folder, socketName) }
 
 func listen(dir string) (*net.UnixListener, error) {

@@ -18,9 +18,9 @@ const exitShim = 127
 // ShimName is the name of the file that is this program as the shims of runs.
 const ShimName = "toold-callback"
 
-// IsShim reports whether this process was started as a program of a run that has its
-// caller run the real one. The name of the file alone makes it so: what a run can
-// execute as a shim is nothing else, whatever it is called and given.
+// IsShim reports whether this process was started as a shim: a program of a run whose real
+// counterpart the caller runs. Only the name of the file decides: what a run can execute as a
+// shim is nothing else, whatever name and arguments it is given.
 func IsShim() bool {
 	if exe, err := os.Readlink("/proc/self/exe"); err == nil && filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == ShimName {
 		return true
@@ -33,7 +33,7 @@ func inFolder() bool {
 	return len(os.Args) > 0 && filepath.IsAbs(os.Args[0]) && strings.HasPrefix(filepath.Base(filepath.Dir(os.Args[0])), folderPrefix)
 }
 
-// RunShim is the whole life of such a process. It returns the exit code.
+// RunShim runs such a process and returns its exit code.
 func RunShim() int {
 	if !inFolder() {
 		fmt.Fprintf(os.Stderr, "%s: this program stands for a caller's in a run, and does nothing else\n", ShimName)

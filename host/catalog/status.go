@@ -138,8 +138,8 @@ func (c *Catalog) List() []Status {
 	return list
 }
 
-// Misnamed returns what is in tools.d and would be a tool under another name or in a
-// folder: as broken, with what to do. Nothing of it is listed or called.
+// Misnamed returns entries of tools.d that would be tools under another name or in a folder: as
+// broken, with what to do. None of them is listed or called.
 func (c *Catalog) Misnamed() []Status {
 	_, others, _ := toolNames(c.cfg.Dir) // reconcileAll logs the error
 	var list []Status
@@ -149,8 +149,8 @@ func (c *Catalog) Misnamed() []Status {
 	return list
 }
 
-// Serving are the tools that serve, in no order, as they were at one moment. None of
-// them is pinned: only what they declare may be read.
+// Serving are the tools that serve, in no order, at one moment. None of them is pinned: only
+// what they declare may be read.
 type Serving []*tools.Tool
 
 // Serving returns the tools that serve now.
@@ -221,7 +221,8 @@ func (s Serving) Discovering() []string {
 	return names
 }
 
-// Listening returns, by name, what those that are run with events ask for.
+// Listening returns the tools that are run with events, by name, and the events that they
+// request.
 func (s Serving) Listening() map[string][]string {
 	listening := map[string][]string{}
 	for _, t := range s {

@@ -68,7 +68,7 @@ func Load(file string, env Env) (Config, error) {
 	return c, nil
 }
 
-// Override sets every text that is set in o, such as a flag, in c.
+// Override sets in c every text that is set in o, such as a flag.
 func (c *Config) Override(o Config) {
 	for _, f := range []struct{ to, from *string }{
 		{&c.Tools, &o.Tools}, {&c.Restricted, &o.Restricted}, {&c.Socket, &o.Socket},

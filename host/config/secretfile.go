@@ -32,7 +32,7 @@ func SeveralNames(path string, n uint64) error {
 	return fmt.Errorf("%s has %d names (hard links), and tools could read it by another one; give it a file of its own: cp -p %[1]s %[1]s.new && mv %[1]s.new %[1]s", path, n)
 }
 
-// Names returns the number of names (hard links) of a file; 0 if it does not exist.
+// Names returns the number of hard links of a file; 0 if it does not exist.
 func Names(path string) uint64 {
 	fi, err := os.Stat(path)
 	if err != nil {

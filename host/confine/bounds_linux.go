@@ -6,7 +6,7 @@ import (
 	"github.com/toold/toold/host/seccomp"
 )
 
-// Bounds are what one run is given. Lists are of Join.
+// Bounds are what one run may use. Lists are made by Join.
 type Bounds struct {
 	// Path is its own program, Dir its working folder.
 	Path, Dir string
@@ -27,18 +27,18 @@ type Bounds struct {
 	InView bool
 }
 
-// Guards are those that a run within b needs.
+// Guards returns the guards that a run within b needs.
 func (b *Bounds) Guards() seccomp.Guards {
 	// Whom a thread can signal: restrictThread says the same.
 	scoped := b.InView || b.ABI >= abiScope
 	return seccomp.Guards{Mappings: !b.InView, Attributes: b.User == nil, Signals: !scoped}
 }
 
-// Restrict confines the calling thread, and what it starts, within b for good. m
-// is what Watch returned on this thread; nil: there is no filter. Unless it fails,
-// m has wire from then on, a descriptor of egress.Gate.Start or -1, and closes it.
-// scoped reports that this thread can signal the run's processes and no others. An
-// error comes with the step that failed.
+// Restrict confines the calling thread, and everything it starts, within b for good. m is what
+// Watch returned on this thread; nil means that there is no filter. Unless Restrict fails, m
+// owns wire from then on, a descriptor of egress.Gate.Start or -1, and closes it. scoped
+// reports that this thread can signal the processes of the run and no others. An error names
+// the step that failed.
 func (s *Rulesets) Restrict(b *Bounds, m *Monitor, wire int) (scoped bool, step string, err error) {
 	ruleset, step, err := s.get(confinement{b.Path, string(b.Write), string(b.Exec), string(b.Read), string(b.Hide), string(b.Interpreters), m != nil, b.ABI})
 	if err == nil && m == nil {

@@ -27,7 +27,7 @@ import (
 	"strings"
 )
 
-// Interpreter is a program that runs a run's own program, which is a script.
+// Interpreter is a program that interprets a run's own program, a script.
 type Interpreter struct {
 	// Path is absolute. Links are followed.
 	Path string `json:"path"`
@@ -43,9 +43,8 @@ type UserID struct {
 	GID uint32 `json:"gid"`
 }
 
-// LookUpUser reads "NAME", "UID" or "UID:GID": a user of this system, or numbers.
-// It refuses root and this process's own user, which would be no user of the
-// tool's own.
+// LookUpUser reads "NAME", "UID" or "UID:GID": a user of this system, or numbers. It refuses
+// root and this process's own user, which would isolate nothing.
 func LookUpUser(text string) (*UserID, error) {
 	uid, gid, numbers := strings.Cut(text, ":")
 	if u, err := user.Lookup(text); err == nil {
@@ -69,7 +68,7 @@ func LookUpUser(text string) (*UserID, error) {
 	return &UserID{uint32(n), uint32(m)}, nil
 }
 
-// Program is a program that a run executed or tried to.
+// Program is a program that a run executed or tried to execute.
 type Program struct {
 	// Path is the file that was opened, whatever it was called.
 	Path string `json:"path"`

@@ -12,14 +12,13 @@ import (
 	"github.com/toold/toold/host/seccomp"
 )
 
-// Monitor answers the system calls of one run that its filter does not decide.
+// Monitor answers those system calls of one run that its filter does not decide.
 //
-// A call that goes on is made by the kernel with what is in the caller's memory
-// then. That is safe for execve as long as the run has no code that is not the
-// operator's: nobody is there to change the memory in between, and paths that
-// lead through folders that others can write are refused. Code of somebody
-// else's cannot get further than Landlock lets it. Where the answer must hold
-// against any code, the supervisor acts in the caller's place (attributes).
+// A call that continues is made by the kernel with what is in the caller's memory then. That is
+// safe for execve as long as the run has no code that is not the operator's: nobody can change
+// the memory in between, and paths through folders that others can write to are refused. Other
+// code cannot get further than Landlock allows. Where the answer must hold against any code,
+// the supervisor acts in the caller's place (attributes).
 type Monitor struct {
 	run
 	// owner is the thread that the filter was installed on. It is not the
@@ -45,9 +44,9 @@ type Monitor struct {
 // takes a few descriptors of the supervisor, and perhaps a thread.
 const maxAsking = 512
 
-// Watch takes from the calling thread, for good, what no run with g has, and has
-// the system calls of what it will start judged. It calls answered behind each
-// answer, on any thread.
+// Watch installs the filter for g on the calling thread, for good, and begins to judge the
+// system calls of what the thread will start. It calls answered after each answer, on any
+// thread.
 func Watch(g seccomp.Guards, answered func()) (*Monitor, error) {
 	asUser := !g.Attributes // see Bounds.Guards
 	if _, err := renounce(asUser); err != nil {
@@ -62,17 +61,16 @@ func Watch(g seccomp.Guards, answered func()) (*Monitor, error) {
 	return m, nil
 }
 
-// OnBegin has f called with the process of the run when that is about to execute its
-// program, which an error of f prevents. It is called before the run is started.
+// OnBegin registers f, to be called with the process of the run when that is about to execute
+// its program; an error of f prevents it. It must be called before the run is started.
 func (m *Monitor) OnBegin(f func(pid int) error) { m.begins.Store(&f) }
 
-// Launched says that the run's own program was started.
+// Launched records that the run's own program was started.
 func (m *Monitor) Launched() { m.launched.Store(true) }
 
-// Close ends answering when no process of the run is left. It is called on the
-// thread of Watch, and makes a call that the filter asks about: a monitor
-// that waits for one wakes up in every kernel, and needs nothing else to wait
-// for.
+// Close stops the Monitor when no process of the run is left. It is called on the thread of
+// Watch, and makes a system call that the filter asks about: a Monitor that waits for one wakes
+// up on every kernel, and needs nothing else to wait for.
 func (m *Monitor) Close() {
 	unix.Syscall(unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, uintptr(m.owner), 0)
 	<-m.done
@@ -87,8 +85,8 @@ func (m *Monitor) Close() {
 	m.listener.Close()
 }
 
-// Programs are those that the run executed so far beside its own, or was refused,
-// and how many there were of each.
+// Programs returns the programs that the run has executed besides its own, or was refused, and
+// how often.
 func (m *Monitor) Programs() (list []Program, executed, refused int) {
 	l := &m.log
 	l.mu.Lock()

@@ -9,9 +9,8 @@ import (
 	"github.com/toold/toold/host/beneath"
 )
 
-// ObjectOf returns a text for the file that f has open: another one has another
-// text, and also one that was made later in its place, whose inode number may be
-// the same.
+// ObjectOf returns a text that identifies the open file f: no other file has the same, not even
+// one created later in its place with the same inode number.
 func ObjectOf(f *os.File) (string, error) {
 	var st unix.Statx_t
 	_, err := beneath.RetryEINTR(func() (int, error) {

@@ -11,8 +11,8 @@ import (
 	"github.com/toold/toold/host/beneath"
 )
 
-// ObjectOf returns a text for the file that f has open: another one that is there at
-// the same time has another text.
+// ObjectOf returns a text that identifies the open file f among the files that exist at the
+// same time.
 func ObjectOf(f *os.File) (string, error) {
 	var st unix.Stat_t
 	if _, err := beneath.RetryEINTR(func() (int, error) { return 0, unix.Fstat(int(f.Fd()), &st) }); err != nil {

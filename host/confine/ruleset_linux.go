@@ -73,7 +73,7 @@ func look(path string, timed bool) stamp {
 	return s
 }
 
-// Rulesets are those of one supervisor.
+// Rulesets are the Landlock rulesets of one supervisor.
 type Rulesets struct {
 	// devices are those of openDevices.
 	devices []int
@@ -110,7 +110,7 @@ func (s *Rulesets) get(of confinement) (_ *ruleset, step string, err error) {
 	return r, "", nil
 }
 
-// NewRulesets returns an empty set. It opens the devices that every run may write.
+// NewRulesets returns an empty set. It opens the devices that every run may write to.
 func NewRulesets() *Rulesets { return &Rulesets{devices: openDevices()} }
 
 func (r *ruleset) close() {

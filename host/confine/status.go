@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Level is how far a tool is kept from the daemon. Each has what is before it.
+// Level is how far a tool is isolated from the daemon. Each level includes those before it.
 type Level int
 
 const (
@@ -34,7 +34,7 @@ func ParseLevel(name string) (Level, bool) {
 	return Level(max(i, 0)), i >= 0
 }
 
-// Status is what confinement this system gives.
+// Status describes the confinement that this system offers.
 type Status struct {
 	// ABI is the Landlock ABI version; 0: none.
 	ABI int
@@ -55,7 +55,7 @@ type Status struct {
 	Lost []string
 }
 
-// Level is what a run without a user of its own gets.
+// Level returns the level of a run without a user of its own.
 func (s Status) Level() Level {
 	switch {
 	case s.ABI < abiTruncate:
@@ -72,8 +72,8 @@ func (s Status) Level() Level {
 // is confined whole.
 const abiTruncate = 3
 
-// Terminals reports whether runs can have terminals: where the filter keeps a child
-// from typing into its own, and nobody can open that of another's run by its name.
+// Terminals reports whether runs can have terminals: only if the filter keeps a child from
+// typing into its own, and nobody can open another run's terminal by name.
 func (s Status) Terminals() bool {
 	return s.Filter && (s.Namespaces || os.Geteuid() != 0) // root opens what has no permissions
 }

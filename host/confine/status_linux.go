@@ -27,8 +27,8 @@ func landlockABI() (int, error) {
 	return int(r), nil
 }
 
-// Confinement says what the running kernel gives. It asks once. Whether there
-// are namespaces a Runner finds out, since it takes a supervisor to try.
+// Confinement returns what the running kernel offers. It asks the kernel once. Whether
+// namespaces are available is determined by a Runner, since it takes a supervisor to try.
 func Confinement() Status { return confinementOnce() }
 
 var confinementOnce = sync.OnceValue(func() Status {
@@ -57,7 +57,7 @@ var confinementOnce = sync.OnceValue(func() Status {
 	return s
 })
 
-// Limit leaves out what is more than most.
+// Limit returns s without the levels above most.
 func (s *Status) Limit(most Level) {
 	if most == 0 {
 		return

@@ -2,7 +2,7 @@
 
 package confine
 
-// Confinement says that there is none.
+// Confinement returns that there is none.
 func Confinement() Status {
 	return Status{
 		Reason: "toold confines binaries with Landlock, which is Linux only",

@@ -15,9 +15,9 @@ import (
 	"github.com/toold/toold/host/beneath"
 )
 
-// View is what the runs of one supervisor see of the file system. What was mounted for
-// one run is there for the next that needs the same, and is taken back from any other: its
-// /proc/self/mountinfo would have the roots and the HOME of somebody else.
+// View is the file system as the runs of one supervisor see it. What was mounted for one run
+// remains for the next that needs the same, and is unmounted before any other: its
+// /proc/self/mountinfo would show somebody else's roots and HOME.
 type View struct {
 	// covers are folders that something else was mounted on, and what was
 	// there before.
@@ -52,9 +52,9 @@ type cover struct {
 	empty, always bool
 }
 
-// NewView makes the view of a process that is alone in its mount and process
-// namespaces: its own /proc, and empty folders where programs of this user keep
-// sockets and temporary files, and where their terminals are.
+// NewView makes the view of a process that is alone in its mount and process namespaces: with
+// its own /proc, and with empty folders in place of those where programs of this user keep
+// sockets, temporary files and terminals.
 func NewView() (*View, error) {
 	v := &View{covers: map[string]cover{}, attached: map[string]attachment{}}
 	// What is mounted later on the host is seen; nothing that is mounted here is.
@@ -249,8 +249,8 @@ func (v *View) own(dir string) error {
 	return nil
 }
 
-// Prepare makes the view what the run of b needs. It mostly is already. Changing
-// it takes a thread that may mount, which the calling one is not.
+// Prepare changes the view to what the run of b needs; mostly it already is. A change needs a
+// thread that may mount, which the calling one may not.
 func (v *View) Prepare(b *Bounds) error {
 	v.looking = true
 	err := v.prepare(b)
@@ -543,8 +543,8 @@ func (v *View) block(socket string) error {
 	return unix.MoveMount(tree, "", unix.AT_FDCWD, socket, unix.MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-// Open opens the folder path through the mounts of the view. It must be the one
-// that fd is of, which may come from other mounts.
+// Open opens the folder path through the mounts of the view. It must be the same folder as fd,
+// which may come from other mounts.
 func (*View) Open(path string, fd int) (int, error) {
 	dir, err := beneath.OpenNoLinks(path)
 	if err != nil {

@@ -74,7 +74,7 @@ type Config struct {
 	Log    *slog.Logger
 }
 
-// Dashboard is the page of one daemon.
+// Dashboard serves the page of one daemon.
 type Dashboard struct {
 	config  Config
 	token   string
@@ -87,8 +87,8 @@ type Dashboard struct {
 	stop     sync.Once
 }
 
-// New makes the page. With an addr, HOST:PORT, it is bound there; without one it is
-// served by Beside alone. Nobody is served before Serve.
+// New makes the page. With addr, HOST:PORT, it listens there; without, it is served by Beside
+// alone. Nobody is served before Serve.
 func New(addr string, c Config) (*Dashboard, error) {
 	d := &Dashboard{config: c, token: rand.Text() + rand.Text(), history: newHistory(), over: make(chan struct{})}
 	d.page = d.routes()
@@ -126,7 +126,7 @@ func New(addr string, c Config) (*Dashboard, error) {
 	return d, nil
 }
 
-// Addr is the address over TCP, or empty.
+// Addr returns the TCP address, or "" if there is none.
 func (d *Dashboard) Addr() string {
 	if d.listener == nil {
 		return ""
@@ -134,7 +134,7 @@ func (d *Dashboard) Addr() string {
 	return d.listener.Addr().String()
 }
 
-// Token is what the page has to present over TCP.
+// Token returns the token that the page must present over TCP.
 func (d *Dashboard) Token() string { return d.token }
 
 // Serve serves until Close and then returns nil.
@@ -156,8 +156,8 @@ func (d *Dashboard) Serve() error {
 	return nil
 }
 
-// Close ends what is served, at once, and closes the port: all of it only shows, and
-// nobody waits for a page. Browsers have connections open that nothing is asked on.
+// Close ends all requests at once and closes the port: the page only shows things, so nobody
+// waits for it. Browsers keep connections open without requests.
 func (d *Dashboard) Close() {
 	d.stop.Do(func() { close(d.over) })
 	if d.listener != nil {
@@ -166,9 +166,9 @@ func (d *Dashboard) Close() {
 	}
 }
 
-// Beside serves the page under Path and everything else by operator, on the socket of
-// which it is: where the socket is forwarded to a port, browsers reach it, with what
-// any page asks.
+// Beside returns a handler that serves the page under Path and everything else by operator, on
+// the operator's socket. It restricts what browsers can request: if the socket is forwarded to
+// a port, any web page can reach it.
 func (d *Dashboard) Beside(operator http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := hostname(r.Host)

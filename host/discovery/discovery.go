@@ -102,8 +102,8 @@ func (s *Surface) fresh(now time.Time, expired bool) bool {
 	return !expired && now.Before(s.created.Add(s.ttl)) || now.Before(s.retryAt) && now.Before(s.created.Add(2*s.ttl))
 }
 
-// NewSurface returns the surface of a module's tools, which have different names. A
-// ttl of 0 means the default.
+// NewSurface returns the surface of a module's tools, whose names must differ. A ttl of 0 means
+// the default.
 func NewSurface(tools []Tool, safety abi.Safety, ttl time.Duration) *Surface {
 	if ttl == 0 {
 		ttl = defaultTTL

@@ -269,8 +269,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// Kind returns what a file is that is neither regular nor missing, for messages: "a
-// folder".
+// Kind describes a file that is neither regular nor missing, for messages: "a folder".
 func (s Stamp) Kind() string {
 	m := s.Mode
 	switch {

@@ -48,10 +48,10 @@ const (
 	longestSequence = 128
 )
 
-// New returns a Writer that passes on to w.
+// New returns a Writer to w.
 func New(w io.Writer) *Writer { return &Writer{w: w} }
 
-// Write passes on what of p a terminal shows.
+// Write passes on those parts of p that a terminal displays.
 func (d *Writer) Write(p []byte) (int, error) {
 	d.out = d.out[:0]
 	for i := 0; i < len(p); {

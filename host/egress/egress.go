@@ -46,10 +46,10 @@ import (
 // unixPrefix begins a grant of a Unix socket.
 const unixPrefix = "unix:"
 
-// UnixTarget is the Connection.Target of the Unix socket at path.
+// UnixTarget returns the Connection.Target of the Unix socket at path.
 func UnixTarget(path string) string { return unixPrefix + path }
 
-// Rules define where a run may connect to. The zero value is nowhere.
+// Rules define where a run may connect to. The zero value allows nothing.
 type Rules struct {
 	// Hosts are as in hostrule.Match.
 	Hosts []string
@@ -66,9 +66,8 @@ type Rules struct {
 	HTTP *HTTP
 }
 
-// HTTP defines which hosts' requests are read, and what is done with them. TLS with such
-// a host ends here: the process speaks it with this package, and this package with
-// the host.
+// HTTP defines the hosts whose requests are intercepted, and how. TLS with such a host ends
+// here: the process speaks it with this package, and this package with the host.
 type HTTP struct {
 	// Authority issues the certificates that processes see.
 	Authority *trust.Authority
@@ -88,8 +87,8 @@ type HTTP struct {
 	Masks func(further string) (func(string) string, func(io.Reader) io.Reader)
 }
 
-// Credential is a header that requests to one host get, in the place of any that
-// they have of this name, or what signs them.
+// Credential is a header that is set on requests to one host, replacing any that they have of
+// that name, or what signs them.
 type Credential struct {
 	// Host is a name or an address, with a port if only that one is meant.
 	Host          string
@@ -135,7 +134,7 @@ func ParseRules(grants []string) Rules {
 	return r
 }
 
-// Connection is one that a run wanted, and what became of it.
+// Connection is a connection that a run attempted, and its outcome.
 type Connection struct {
 	// Host is what was wanted: a name, an address, or "unix:PATH". Port is 0 for
 	// the last.
@@ -168,7 +167,7 @@ type Connection struct {
 // without a port, there is a path.
 const Others = "others"
 
-// Request is one that was read, and what became of it.
+// Request is an intercepted request and its outcome.
 type Request struct {
 	Method string `json:"method"`
 	// Path is without the query.

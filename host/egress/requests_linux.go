@@ -183,7 +183,7 @@ func (x *requests) untrusted(err error) {
 		"have it trust the file that SSL_CERT_FILE names, or, where it trusts one certificate only, let no secret name the host and hand the credential over in env or file", x.connection.Host, err))
 }
 
-// ServeHTTP passes one request on, or refuses it.
+// ServeHTTP forwards one request, or refuses it.
 func (x *requests) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.handlers.Add(1)
 	defer x.handlers.Done()

@@ -46,10 +46,9 @@ type Session struct {
 	pairs  map[*pair]struct{}
 }
 
-// Start begins to serve a run that is confined by rules. theirs is for the run's
-// supervisor (Ask); the caller closes it. refused, which may be nil, is called with
-// refused connections as they are refused, once for each target, by several
-// goroutines.
+// Start begins to serve a run that is confined by rules. theirs is for the run's supervisor
+// (Ask); the caller closes it. refused, which may be nil, is called for refused connections as
+// they occur, once for each target, by several goroutines.
 func (g *Gate) Start(rules Rules, refused func(Connection)) (s *Session, theirs *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -72,9 +71,8 @@ func (g *Gate) Start(rules Rules, refused func(Connection)) (s *Session, theirs 
 	return s, os.NewFile(uintptr(fds[1]), "network"), nil
 }
 
-// Close ends what the run has left open, after what it wrote is delivered, and
-// returns its connections: the first of each kind and, as Others, the rest, and how
-// many there were.
+// Close closes the connections that the run left open, once what it wrote is delivered. It
+// returns the connections: the first of each kind and, as Others, the rest, with their numbers.
 func (s *Session) Close() (list []Connection, allowed, refused int) {
 	s.wire.Close()
 	s.end()
@@ -161,12 +159,12 @@ func descriptors(oob []byte) (fds []int) {
 	return fds
 }
 
-// Ask has the daemon connect the TCP socket fd to the address, a sockaddr, and
-// returns what connect is to return. wire is of Gate.Start.
+// Ask asks the daemon to connect the TCP socket fd to address, a sockaddr, and returns what
+// connect is to return. wire is from Gate.Start.
 func Ask(wire, fd int, address []byte) unix.Errno { return ask(wire, askInet, address, fd) }
 
-// AskUnix reports whether the run may connect to the Unix socket at path, which is
-// free of symbolic links, as what connect is to return: 0 means that it may.
+// AskUnix asks whether the run may connect to the Unix socket at path, which is free of
+// symbolic links, and returns what connect is to return: 0 if it may.
 func AskUnix(wire int, path string) unix.Errno { return ask(wire, askUnix, []byte(path)) }
 
 func ask(wire int, kind byte, address []byte, fds ...int) unix.Errno {

@@ -31,7 +31,7 @@ const (
 	maxTime      = 60 * time.Second
 )
 
-// Grant is what one tool may ask for.
+// Grant is what one tool may request.
 type Grant struct {
 	// Hosts are the names that may be asked: "api.example.com",
 	// "*.example.com" (any name below it, not itself), either with ":port",
@@ -57,7 +57,7 @@ const traceIDHeader = "X-Trace-Id"
 // Secret is a header that the host adds to requests to Host.
 type Secret struct{ Host, Header, Value string }
 
-// Handle is one handle and what it stands for.
+// Handle is a handle and the value that it stands for.
 type Handle struct {
 	Handle, Value string
 	// NamedOnly: it is filled in only where Hosts names the host without a
@@ -66,8 +66,8 @@ type Handle struct {
 	NamedOnly bool
 }
 
-// TLSFor returns what counts for a connection to u, nil where nothing is said of it.
-// The error is a refusal: what cannot be checked as tool.json says is not asked.
+// TLSFor returns the TLS settings for connections to u, nil if there are none. The error is a
+// refusal: if the settings in tool.json cannot be applied, no request is made.
 func (g *Grant) TLSFor(u *url.URL) (*tls.Config, error) {
 	for _, t := range g.TLS {
 		if !t.covers(u) {
@@ -92,11 +92,10 @@ func (g *Grant) hostMatch(u *url.URL) (ok, named bool) {
 	return rule != "", named
 }
 
-// Do makes one request. Every failure is an error value that names what was
-// refused or what went wrong; it may hold what a server said, and so a secret.
-// sent, with an error too, are credentials that the host made of secrets, as it
-// sent them: the whole base64 of a user and a password. They are secrets, too.
-// trace is added as traceparent, where not empty.
+// Do makes one request. Every failure is an error that names what was refused or what went
+// wrong; it may contain text from the server, and so a secret. sent, returned with errors too,
+// are the credentials that the host derived from secrets, as it sent them: the base64 of user
+// and password. They are secrets, too. trace is sent as traceparent unless it is empty.
 func Do(ctx context.Context, g *Grant, r *guest.HTTPRequest, trace string) (_ *guest.HTTPResponse, sent [][]byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, maxTime)
 	defer cancel()
@@ -355,7 +354,7 @@ func Refused(err error) bool {
 	return untrusted || errors.Is(err, ErrRefused)
 }
 
-// Kind says why a request failed, to guests that are told by kind.
+// Kind classifies why a request failed, for guests that receive kinds.
 func Kind(err error) guest.HTTPKind {
 	if Refused(err) {
 		return guest.HTTPDenied

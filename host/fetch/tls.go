@@ -14,10 +14,11 @@ import (
 // ErrRefused is in errors of requests that are not granted, or not trusted.
 var ErrRefused = errors.New("not granted")
 
-// PEM is a text in PEM and the name of the secret that it is; without a Name it is not there.
+// PEM is a text in PEM and the name of the secret that contains it; without a Name there is
+// none.
 type PEM struct{ Name, Text string }
 
-// TLS is what counts for TLS with one host.
+// TLS are the TLS settings for one host.
 type TLS struct {
 	// Host is a name, with a port where only that one is meant.
 	Host string

@@ -17,14 +17,14 @@ const Overridden = "_method"
 // ErrOverridden is that of a form with the field.
 var ErrOverridden = errors.New("its form has the field " + Overridden + ", which has some servers do another request than the one that is judged")
 
-// Is reports whether some server may read a body of these types as a form.
+// Is reports whether a server might parse a body of these types as a form.
 func Is(types []string) bool {
 	t := strings.ToLower(strings.Join(types, ","))
 	return strings.Contains(t, "form-urlencoded") || strings.Contains(t, "multipart/") || strings.TrimSpace(t) == ""
 }
 
-// Unreadable says why a form with these headers cannot be looked into, though a server
-// may; empty: it can.
+// Unreadable returns why a form with these headers cannot be inspected although a server may
+// accept it; empty if it can.
 func Unreadable(h http.Header) string {
 	if e := strings.Join(h["Content-Encoding"], ","); e != "" && !strings.EqualFold(e, "identity") {
 		return "its form is encoded, and cannot be looked into; send it as it is"
@@ -38,9 +38,9 @@ func Unreadable(h http.Header) string {
 	return ""
 }
 
-// NewReader reads the form body, and fails with ErrOverridden where a field of it seems to
-// have the name Overridden: written in any way that a server could read so. What comes
-// before has been sent then, and is no whole request.
+// NewReader returns a reader of the form body that fails with ErrOverridden where a field seems
+// to have the name Overridden, in any encoding that a server might accept. What was read before
+// that has been sent by then, and is not a whole request.
 func NewReader(body io.ReadCloser) io.ReadCloser { return &reader{ReadCloser: body} }
 
 type reader struct {

@@ -14,7 +14,7 @@ const (
 	ReceivePack = "git-receive-pack"
 )
 
-// Exec is what git has ssh do: run Service for the repository Path as User at Host.
+// Exec is what git asks ssh to run: Service for the repository Path as User at Host.
 type Exec struct {
 	User, Host string
 	Port       int // 22 where none was said
@@ -24,9 +24,8 @@ type Exec struct {
 	Protocol string
 }
 
-// ParseExec reads the arguments that git gives to ssh, of the variant "ssh", and the
-// value of GIT_PROTOCOL. Nothing but the two services is understood, and no option
-// but those that git writes.
+// ParseExec parses the arguments that git passes to ssh, of the variant "ssh", and the value of
+// GIT_PROTOCOL. It accepts only the two services, and only options that git writes.
 func ParseExec(args []string, protocol string) (*Exec, error) {
 	e, err := parseExec(args, protocol)
 	if err != nil {
@@ -137,12 +136,12 @@ func unquote(s string) (string, error) {
 	}
 }
 
-// Command is what the server is asked to run.
+// Command returns the command for the server.
 func (e *Exec) Command() string {
 	return e.Service + " '" + strings.NewReplacer("'", `'\''`, "!", `'\!'`).Replace(e.Path) + "'"
 }
 
-// URL is that of the repository.
+// URL returns the URL of the repository.
 func (e *Exec) URL() string {
 	host := e.Host
 	if strings.Contains(host, ":") {

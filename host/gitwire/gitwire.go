@@ -33,7 +33,7 @@ const (
 	maxAdvertised = 64 << 20
 )
 
-// Push is what a push asks for, up to its pack.
+// Push is a push request, up to its pack.
 type Push struct {
 	Refs []Ref
 	// Capabilities are what the client wants to be spoken to it, as
@@ -49,7 +49,7 @@ type Ref struct {
 	Old, New string
 }
 
-// Created and Deleted report that r is not there before, or after.
+// Created and Deleted report that r does not exist before, or after.
 func (r Ref) Created() bool { return isZero(r.Old) }
 func (r Ref) Deleted() bool { return isZero(r.New) }
 
@@ -282,8 +282,7 @@ func isRef(name string) bool {
 	return true
 }
 
-// Head is p as it is sent to the server: the commands and options, in front of the
-// pack.
+// Head returns p as it is sent to the server: the commands and options that precede the pack.
 func (p *Push) Head() []byte {
 	var b []byte
 	for _, id := range p.Shallow {
@@ -306,14 +305,14 @@ func (p *Push) Head() []byte {
 	return b
 }
 
-// HasPack reports whether a pack follows: not where all that is asked for is that
-// references are deleted. What follows without need is not to be sent on.
+// HasPack reports whether a pack follows: it does not if references are only deleted. Anything
+// that follows nevertheless must not be sent on.
 func (p *Push) HasPack() bool {
 	return slices.ContainsFunc(p.Refs, func(r Ref) bool { return !r.Deleted() })
 }
 
-// Check compares p with the references that the server said it has: a client that
-// speaks of others would have a policy judge what does not happen.
+// Check compares p with the references that the server announced: if a client claims others,
+// the policy would judge something that does not happen.
 func (p *Push) Check(has Advertised) error {
 	for _, ref := range p.Refs {
 		if was := has[ref.Name]; was != ref.Old && !(was == "" && ref.Created()) {
@@ -330,11 +329,11 @@ func cmpOr(s, otherwise string) string {
 	return s
 }
 
-// Advertised are the references of a server, by name, with their objects.
+// Advertised are the references that a server announced, by name, with their objects.
 type Advertised map[string]string
 
-// ReadAdvertised reads the references with which receive-pack begins, from r, and
-// writes what it read to w as it comes, up to and with the flush.
+// ReadAdvertised reads from r the references with which receive-pack begins, and writes what it
+// read to w as it arrives, up to and including the flush.
 func ReadAdvertised(r io.Reader, w io.Writer) (Advertised, error) {
 	has, size := Advertised{}, 0
 	read := &io.LimitedReader{R: io.TeeReader(r, w), N: maxAdvertised}
@@ -363,8 +362,8 @@ func ReadAdvertised(r io.Reader, w io.Writer) (Advertised, error) {
 	}
 }
 
-// Decode is the body of an HTTP request with that Content-Encoding, without it. What
-// is sent on has to be what was read, and so without it too.
+// Decode returns the body of an HTTP request with that Content-Encoding, decoded. What is sent
+// on has to be what was read, and so is not encoded either.
 func Decode(body io.Reader, encoding string) (io.Reader, error) {
 	switch strings.ToLower(strings.TrimSpace(encoding)) {
 	case "", "identity":
@@ -379,8 +378,8 @@ func Decode(body io.Reader, encoding string) (io.Reader, error) {
 	return nil, fmt.Errorf("read a push: the encoding %q is not understood here", encoding)
 }
 
-// PushPath reports whether a request to the path, as it is in the request line, may be
-// one to receive-pack, and of which repository. Servers decode what is escaped.
+// PushPath reports whether a request to the path, as in the request line, may be one to
+// receive-pack, and for which repository. Servers decode what is escaped.
 func PushPath(escaped string) (repository string, ok bool) {
 	escaped, _, _ = strings.Cut(escaped, "?")
 	p, err := url.PathUnescape(escaped)

@@ -12,9 +12,8 @@ import (
 )
 
 // Match finds the pattern in hosts that covers name and port: a name, an address,
-// "*.example.com" for any name beneath, or "*", each but the last perhaps with
-// ":port". named reports that the pattern names the host itself. Where none covers
-// it, rule is empty.
+// "*.example.com" for any name beneath it, or "*"; all but the last may end in ":port". named
+// reports that the pattern names the host itself. rule is empty if no pattern matches.
 func Match(hosts []string, name, port string) (rule string, named bool) {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
 	addr, _ := netip.ParseAddr(name)
@@ -37,8 +36,8 @@ func Match(hosts []string, name, port string) (rule string, named bool) {
 	return rule, false
 }
 
-// Split returns a host, or a pattern of hosts, in the form in which hosts are
-// compared, and its port where it has one.
+// Split returns a host, or a pattern of hosts, in the form in which hosts are compared, and its
+// port if it has one.
 func Split(h string) (name, port string) {
 	if n, p, err := net.SplitHostPort(h); err == nil {
 		h, port = n, p
@@ -46,8 +45,7 @@ func Split(h string) (name, port string) {
 	return strings.ToLower(strings.TrimSuffix(strings.Trim(h, "[]"), ".")), port
 }
 
-// Exact returns the names among hosts that stand for themselves, not addresses and
-// not wildcards, with port.
+// Exact returns those of hosts that are names with this port: not addresses, and not wildcards.
 func Exact(hosts []string, port string) (names []string) {
 	for _, h := range hosts {
 		name, p := Split(h)
@@ -59,17 +57,16 @@ func Exact(hosts []string, port string) (names []string) {
 	return names
 }
 
-// Public reports whether ip is an address of the internet at large. An IPv4
-// address that is written as an IPv6 one is none.
+// Public reports whether ip is a public address of the internet. An IPv4 address that is
+// written as an IPv6 one is not.
 func Public(ip netip.Addr) bool {
 	return ip.IsValid() && !slices.ContainsFunc(NotPublic(), func(p netip.Prefix) bool { return p.Contains(ip.WithZone("")) })
 }
 
-// NotPublic returns the ranges in which no public server stands: those of the IANA
-// special-purpose registries, multicast, and all of IPv6 outside of 2000::/3,
-// the only part that is given to networks. So nothing is left that carries an
-// IPv4 address which would not be looked at (mapped, compatible, NAT64, 6to4,
-// Teredo). The policy of curl has the same list, and a test compares them.
+// NotPublic returns the ranges that contain no public server: those of the IANA special-purpose
+// registries, multicast, and all of IPv6 outside of 2000::/3, the only part that is assigned.
+// So no IPv6 address remains that embeds an unchecked IPv4 address (mapped, compatible, NAT64,
+// 6to4, Teredo). The policy of curl has the same list, and a test compares them.
 func NotPublic() []netip.Prefix { return notPublic[:] }
 
 var notPublic = [...]netip.Prefix{

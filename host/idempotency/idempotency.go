@@ -131,7 +131,7 @@ const (
 	OutcomeNotBegun
 )
 
-// Outcome is what run reports of a call.
+// Outcome is what run reports about a call.
 type Outcome struct {
 	Kind Kind
 	// Lingers reports, for an unknown outcome, that a part of the call may still run.

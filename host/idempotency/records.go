@@ -53,8 +53,8 @@ func (k *Records) Show(ctx context.Context, scope, key string) ([]Record, error)
 	return k.find(ctx, scope, key, 0)
 }
 
-// Held reports whether there is a record of r's key: r would be answered by that, or
-// wait for it, or be refused.
+// Held reports whether there is a record of r's key: r would get its result, wait for it, or be
+// refused.
 func (k *Records) Held(ctx context.Context, r *Request) (bool, error) {
 	found, _, err := k.store.get(ctx, id{r.Scope, r.Key})
 	return found != nil, err
@@ -113,9 +113,8 @@ func (k *Records) Flush(ctx context.Context, scope, key string) (Flushed, error)
 	return f, nil
 }
 
-// Settle looks into the records that Show returns for key and whose outcome is
-// unknown, now, with f. It returns how many there were. Show tells what became of
-// them.
+// Settle determines, now and with f, the outcome of the records that Show returns for key and
+// whose outcome is unknown. It returns how many there were; Show returns their new state.
 func (k *Records) Settle(ctx context.Context, scope, key string, f func(context.Context, Unknown) Finding) (n int, err error) {
 	found, err := k.find(ctx, scope, key, 0)
 	if err != nil {

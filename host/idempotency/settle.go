@@ -23,7 +23,7 @@ type Unknown struct {
 	Ended bool
 }
 
-// Verdict is what was found out of a call with an unknown outcome.
+// Verdict is what was found out about a call with an unknown outcome.
 type Verdict int
 
 const (
@@ -32,7 +32,7 @@ const (
 	NotDone                  // it changed nothing, and never will
 )
 
-// Finding is what Request.Settle answers.
+// Finding is the result of Request.Settle.
 type Finding struct {
 	Verdict Verdict
 	// Result is kept and replayed where the verdict is Done.

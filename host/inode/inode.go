@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// File is which file one is on this host.
+// File identifies a file on this host.
 type File struct {
 	Dev, Ino uint64
 	// Changed is when it was changed, which unlike the time of its modification no
@@ -18,8 +18,8 @@ type File struct {
 	Changed time.Time
 }
 
-// Owner returns the user that the file of fi belongs to, and whether that is another one
-// than this user and root, who could do anything anyway.
+// Owner returns the user that owns the file of fi, and whether that is neither this user nor
+// root, who could do anything anyway.
 func Owner(fi fs.FileInfo) (uid int, other bool) {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok {

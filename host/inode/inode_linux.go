@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Of returns which file fi is of. ok is false where the system does not say: then there
-// is only the time of its modification, by which the replacement of a file by one of
-// the same size and time is not noticed.
+// Of returns the identity of the file of fi. ok is false if the system does not provide it:
+// then only the modification time is known, and the replacement of a file by one of the same
+// size and time goes unnoticed.
 func Of(fi fs.FileInfo) (f File, ok bool) {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok {

@@ -376,7 +376,7 @@ func (j *Journal) Remove() {
 	}
 }
 
-// Loaded has the journal go on behind what l was read from.
+// Loaded makes the journal continue after what l was read from.
 func (j *Journal) Loaded(l *State) {
 	j.outdated = l.Header.Version != Version && l.Header.Version != 0
 	j.counts.records.Store(int64(l.Records))

@@ -35,8 +35,7 @@ func own() string {
 	return strings.TrimSuffix(exe, " (deleted)")
 }
 
-// Run executes git-lfs in the place of this process, and returns an exit code only
-// where it cannot.
+// Run replaces this process with git-lfs. It returns an exit code only if that fails.
 func Run() int {
 	args := []string{Program, "filter-process"}
 	if len(os.Args) > 0 && filepath.Base(os.Args[0]) == Hook {

@@ -31,14 +31,13 @@ const (
 	longSecret = 16
 )
 
-// Masker finds secrets in text: as they are, in base64 wherever in it they
-// stand, in hexadecimal, and each of these as a URL, JSON, HTML or UTF-16
-// writes it. Of a secret of longSecret bytes or more it also finds every part
-// of at least a third, and at least eight bytes, which another stream or
-// another request may have the rest of.
+// Masker finds secrets in text: as they are, in base64 at any alignment, in hexadecimal, and
+// each of these as a URL, JSON, HTML or UTF-16 encodes it. Of a secret of longSecret bytes or
+// more it also finds every part of at least a third of it and eight bytes, since the rest may
+// be in another stream or another request.
 //
-// It does not find what was computed from a secret in another way: reversed,
-// compressed, spelt out with a space between letters.
+// It does not find what was derived from a secret in another way: reversed, compressed, spelt
+// out with a space between letters.
 type Masker struct {
 	needles [][]byte // in the order of their length, the longest first
 	parts   []parts
@@ -56,7 +55,7 @@ type parts struct {
 	window, step int
 }
 
-// New returns a Masker of secrets, nil when there is nothing to mask.
+// New returns a Masker of secrets, nil if there are none.
 func New(secrets [][]byte) *Masker {
 	m := &Masker{}
 	add := func(b []byte) {
@@ -470,10 +469,9 @@ type piece struct {
 	n  int
 }
 
-// Output returns the two outputs of a call with the secrets masked; unchanged
-// if there are no secrets. Close writes what is held back; it does not close
-// either. The writes to each come one after another; neither waits for the
-// other.
+// Output returns writers to the two outputs of a call that mask the secrets; without secrets,
+// the outputs themselves. Close writes what is held back, and closes neither output. Writes to
+// one output come one after another; neither waits for the other.
 func Output(stdout, stderr io.Writer, secrets [][]byte) (_, _ io.WriteCloser) {
 	m := New(secrets)
 	if m == nil {
@@ -635,7 +633,7 @@ func (p *pair) shown(w *writer, n int) {
 	p.order = slices.DeleteFunc(p.order, func(x piece) bool { return x.n == 0 })
 }
 
-// Bytes returns b with what m finds in it masked.
+// Bytes returns b with the secrets in it masked.
 func (m *Masker) Bytes(b []byte) []byte {
 	found, _, _ := m.scan(b)
 	if len(found) == 0 {
@@ -650,13 +648,13 @@ func (m *Masker) Bytes(b []byte) []byte {
 	return append(out, b[at:]...)
 }
 
-// Text masks secrets in what is not a stream, as Body and JSON do.
+// Text masks secrets in data that is not a stream; see Body and JSON.
 func Text(s string, secrets [][]byte) string {
 	return string(Body([]byte(s), secrets))
 }
 
-// Folded is Text for what may have been brought into lower or upper
-// case, as names of hosts and headers are.
+// Folded is Text for data that may have been converted to lower or upper case, such as the
+// names of hosts and headers.
 func Folded(s string, secrets [][]byte) string {
 	if m := New(secrets); m != nil {
 		return string(m.Folded().Bytes([]byte(s)))
@@ -664,7 +662,7 @@ func Folded(s string, secrets [][]byte) string {
 	return s
 }
 
-// Body returns data, of any form, with the secrets masked.
+// Body returns data of any format with the secrets masked.
 func Body(data []byte, secrets [][]byte) []byte {
 	if m := New(secrets); m != nil {
 		return m.Bytes(data)
@@ -672,8 +670,8 @@ func Body(data []byte, secrets [][]byte) []byte {
 	return data
 }
 
-// JSON returns data with the secrets masked in its texts, however they are
-// escaped, and in its numbers. It is JSON still.
+// JSON returns data with the secrets masked in its texts, however they are escaped, and in its
+// numbers. The result is JSON.
 func JSON(data json.RawMessage, secrets [][]byte) json.RawMessage {
 	m := New(secrets)
 	if len(data) == 0 || m == nil {

@@ -43,8 +43,8 @@ type reader struct {
 // next without a copy.
 const roomInPlace = 4 << 10
 
-// Covering returns what gives readers of bodies in which secrets are covered. It is nil
-// when there is nothing to mask.
+// Covering returns a factory of readers that mask secrets in bodies, nil if there are no
+// secrets.
 func Covering(secrets [][]byte) func(body io.Reader) io.Reader {
 	m := New(secrets)
 	if m == nil {

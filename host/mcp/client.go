@@ -37,7 +37,7 @@ type Peer struct {
 	Begin func() bool
 }
 
-// Caller has the defaults of requests of a connection.
+// Caller holds the defaults of the requests on a connection.
 type Caller struct {
 	Token   string `json:"token,omitempty"`
 	Session string `json:"session,omitempty"`

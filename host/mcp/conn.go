@@ -76,8 +76,8 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// Read returns the next message. It answers what is no message with an error, and reads
-// the next one.
+// Read returns the next message. It responds to invalid messages with an error, and continues
+// with the next one.
 func (c *conn) Read(context.Context) (jsonrpc.Message, error) {
 	for {
 		if !c.room() {
@@ -172,8 +172,7 @@ func (c *conn) introduce(first bool, params json.RawMessage) error {
 	return nil
 }
 
-// Write writes a message. A client that does not read it for writePatience loses the
-// connection.
+// Write writes a message. A client that does not read for writePatience loses the connection.
 func (c *conn) Write(_ context.Context, msg jsonrpc.Message) error {
 	data, err := jsonrpc.EncodeMessage(msg)
 	if err != nil {

@@ -55,7 +55,7 @@ func New(config Config) *Front {
 	return f
 }
 
-// EndWaits ends all waiting for answers of clients, now and later.
+// EndWaits ends all waits for answers of clients, present and future.
 func (f *Front) EndWaits() { f.stop() }
 
 // ListChanged notifies every client whose list of tools differs from the one it was
@@ -104,9 +104,9 @@ func (f *Front) newServer(r *requester, o sdk.ServerOptions) *sdk.Server {
 	return server
 }
 
-// Serve serves one connection, and returns when it is over and its calls have
-// ended. Once stopping is closed no further call is taken, and the connection is
-// closed when those that run were answered. The end of ctx ends them.
+// Serve serves one connection, and returns once it is closed and its calls have ended. After
+// stopping is closed it accepts no further call, and closes the connection once the running
+// ones were answered. The end of ctx ends them.
 func (f *Front) Serve(ctx context.Context, stopping <-chan struct{}, nc net.Conn, who Peer) {
 	c := newConn(newRequester(f.config, f.waits, who, maxCalls, maxListens), nc)
 	server := f.newServer(c.requester, sdk.ServerOptions{})

@@ -79,7 +79,7 @@ type WebConfig struct {
 	Identify func(ctx context.Context, token string) (id string, until time.Time, err error)
 }
 
-// Web serves MCP over HTTP. Who calls is in the bearer token of each request.
+// Web serves MCP over HTTP. The bearer token of each request identifies the caller.
 type Web struct {
 	front    *Front
 	config   WebConfig
@@ -181,8 +181,8 @@ func (w *Web) Serve() error {
 	return nil
 }
 
-// Shutdown takes no further calls and lets those that run finish until ctx ends,
-// which ends them.
+// Shutdown accepts no further calls and lets running ones finish until ctx ends, which ends
+// them.
 func (w *Web) Shutdown(ctx context.Context) error {
 	w.mu.Lock()
 	w.stop() // streams of notifications, which have no end of their own
@@ -224,8 +224,8 @@ func (a *tenant) close() {
 	a.unwatch()
 }
 
-// ServeHTTP admits a request of a client that means this server: a page of the web
-// that is open in a browser on this machine reaches it too, under whatever name.
+// ServeHTTP admits a request if its client intends to reach this server: a web page in a
+// browser on this machine can reach it too, under any host name.
 func (w *Web) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	if !slices.Contains(w.hosts, strings.ToLower(hostname(r.Host))) {
 		refuse(out, http.StatusForbidden, nil, fault.Errorf(fault.Denied, "denied by rule host: this server is not %q; use the address that it listens on, or name the host in identity.audience", r.Host))

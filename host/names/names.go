@@ -38,8 +38,8 @@ const (
 // benchmarks of network devices, and so no public address.
 var standIns = netip.MustParsePrefix("198.18.0.0/15")
 
-// Server has the addresses that stand for names in one run. The zero value has none,
-// and looks no name up.
+// Server holds the addresses that stand for names in one run. The zero value has none, and
+// resolves no names.
 type Server struct {
 	// Hosts are those that the run may connect to, as in hostrule.Match.
 	Hosts []string
@@ -49,7 +49,7 @@ type Server struct {
 	byAddr map[netip.Addr]string
 }
 
-// Of returns the name that addr stands for.
+// Of returns the name for which addr stands.
 func (n *Server) Of(addr netip.Addr) (string, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -77,8 +77,7 @@ func (n *Server) addr(name string) (netip.Addr, bool) {
 	return a, true
 }
 
-// Serve answers what is asked on a connection of the run, until that ends or says what
-// is no query.
+// Serve answers the queries on a connection of the run until that ends or sends something else.
 func (n *Server) Serve(ctx context.Context, conn io.ReadWriter) {
 	for {
 		var size [2]byte

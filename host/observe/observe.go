@@ -28,8 +28,9 @@ const (
 	PolicyError = "error" // the policy failed: the call was refused
 )
 
-// Level returns the log level for a call that ended with code. ERROR is for what an operator has to look at, WARN for
-// what should not become frequent; what callers cause, and can see, is INFO. The table is in docs/operating.md.
+// Level returns the log level for a call that ended with code: ERROR for what an operator must
+// look at, WARN for what should stay rare, INFO for what callers cause and can see. The table
+// is in docs/operating.md.
 func Level(code fault.Code) slog.Level {
 	switch code {
 	case fault.Internal, fault.ToolBroken, fault.StoreUnavailable:

@@ -9,9 +9,8 @@ import (
 	"syscall"
 )
 
-// Denied says why this user may not connect to the socket at path, as far as that
-// can be seen, and what to do: what the socket admits, and who we are. It is for
-// who was told EACCES.
+// Denied returns why this user may not connect to the socket at path, as far as that is
+// visible, and what to do: who may connect, and who we are. It is for EACCES.
 func Denied(path string) string {
 	groups, _ := os.Getgroups()
 	groups = slices.DeleteFunc(groups, func(g int) bool { return g == os.Getegid() })

@@ -20,20 +20,19 @@ type Places struct {
 	Admin    string // the admin socket
 }
 
-// Find fills in what is empty in p: from the variables INSTANCE_ID, TOOL_SOCKET,
-// TOOLD_STATE_DIR and TOOLD_ADMIN, which getenv reads, and else with the defaults
-// of this user. The tool socket is in the first of these that there is: the folder
-// that XDG_RUNTIME_DIR names, /run/user/UID, and the state folder. The first two
-// are missing where nobody has logged in: with sudo, in a cron job, in a container.
+// Find fills empty fields of p: from the variables INSTANCE_ID, TOOL_SOCKET, TOOLD_STATE_DIR
+// and TOOLD_ADMIN, which getenv reads, or else with the defaults of this user. The tool socket
+// is in the first of these that exists: the folder that XDG_RUNTIME_DIR names, /run/user/UID,
+// and the state folder. The first two are missing where nobody has logged in: with sudo, in a
+// cron job, in a container.
 func Find(p Places, getenv func(string) string) Places {
 	p, sockets := find(p, getenv)
 	p.Socket = sockets[0]
 	return p
 }
 
-// Look is Find for a client: where the socket would be by its own variables is not
-// always where the daemon put it, which may have been started with others. Of the
-// default folders the first one with a socket counts.
+// Look is Find for a client, whose variables may differ from those with which the daemon was
+// started. Of the default folders it uses the first one with a socket.
 func Look(p Places, getenv func(string) string) Places {
 	p, sockets := find(p, getenv)
 	p.Socket = sockets[0]

@@ -87,8 +87,8 @@ type Command struct {
 	Confine Confine
 }
 
-// Confine is what a child may write, execute and read. The zero value lets it
-// write to harmless devices (/dev/null), execute itself, and read everything.
+// Confine defines what a child may write, execute and read. The zero value lets it write to
+// harmless devices (/dev/null), execute itself, and read everything.
 type Confine struct {
 	// Write are the folders beneath which it may write, create, rename and
 	// remove, absolute and free of symbolic links. One that is missing

@@ -2,7 +2,7 @@ package process
 
 import "fmt"
 
-// Kind says what of a Command cannot be.
+// Kind says which part of a Command is impossible.
 type Kind uint8
 
 const (
@@ -22,8 +22,8 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", k)
 }
 
-// Error is why a Command cannot be run as its caller wrote it. Where that is
-// written, and so how it is changed, the caller knows.
+// Error is why a Command cannot be run as written. Its caller knows where that is written, and
+// how to change it.
 type Error struct {
 	Kind   Kind
 	Detail string // what cannot be

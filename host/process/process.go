@@ -57,15 +57,15 @@ import (
 // abandonAfter is how long a run that was killed may take to be gone.
 const abandonAfter = 3 * time.Second
 
-// Runner runs commands. It is safe for use by many goroutines.
+// Runner runs commands. It is safe for concurrent use.
 type Runner struct {
 	starter // how children start on this system
 	buffers buffers
 }
 
-// New makes a Runner and begins to start its supervisors. It fails when this
-// process is itself a supervisor: then main did not call Supervise first, and
-// going on would start processes without end.
+// New makes a Runner and begins to start its supervisors. It fails if this process is itself a
+// supervisor: then main did not call Supervise first, and continuing would start processes
+// without end.
 func New(config Config) (*Runner, error) {
 	if IsSupervisor() {
 		return nil, errors.New("make a process runner: this process is a supervisor; main (or TestMain) must begin with process.IsSupervisor and process.Supervise")
@@ -84,26 +84,24 @@ func New(config Config) (*Runner, error) {
 	return r, nil
 }
 
-// Confinement says what r's runs get on this system.
+// Confinement returns the confinement of r's runs on this system.
 func (r *Runner) Confinement() confine.Status { return r.status }
 
-// Close ends what still runs, at once, and waits until it has ended. Runs
-// that it ends answer ABORTED, and so do later ones.
+// Close ends all runs at once and waits until they have ended. Runs that it ends return
+// ABORTED, and so do later ones.
 func (r *Runner) Close() error {
 	r.close()
 	return nil
 }
 
-// Run runs c until it ended by itself or ctx ended, and returns when none of
-// its processes is alive and all they wrote was written on.
+// Run runs c until it ends by itself or ctx ends. It returns when none of its processes is
+// alive and everything they wrote has been passed on.
 //
-// Its errors are *Error, where c names a binary or a user that cannot be, and
-// *fault.Error: TIMEOUT when the deadline of ctx passed and
-// ABORTED when ctx was cancelled (output written before was delivered),
-// TOOL_NOT_INSTALLED when its interpreter is missing, TOOL_BROKEN when it cannot be
-// confined as c says, INVALID_PAYLOAD for a working folder or
-// arguments that cannot be, OVERLOADED, INTERNAL. A command that ran and
-// failed is no error: see Exit.
+// Its errors are *Error if c names a binary or a user that is not possible, and *fault.Error:
+// TIMEOUT when the deadline of ctx passed and ABORTED when ctx was cancelled (output written
+// before was delivered), TOOL_NOT_INSTALLED if its interpreter is missing, TOOL_BROKEN if it
+// cannot be confined as c says, INVALID_PAYLOAD for an impossible working folder or arguments,
+// OVERLOADED, INTERNAL. A command that ran and failed is not an error: see Exit.
 func (r *Runner) Run(ctx context.Context, c Command) (Exit, error) {
 	if err := c.check(); err != nil {
 		return Exit{}, err

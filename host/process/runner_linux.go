@@ -265,15 +265,15 @@ func (c *child) abandon() { c.s.cmd.Process.Kill() }
 // wake lets the supervisor go on where an unconfined child has stopped it.
 func (c *child) wake() { c.s.cmd.Process.Signal(syscall.SIGCONT) }
 
-// Runs reports whether the process pid is, or may be, one that a run of r
-// started, or cannot be looked at.
+// Runs reports whether the process pid was, or may have been, started by a run of r, or cannot
+// be inspected.
 //
-// A confined process has one filter more than this one, and no_new_privs,
-// neither of which a process gets rid of. Others have the like, in containers
-// above all; they are told apart by their ancestors, or by a process namespace
-// that is not this one's. Ancestors alone prove nothing: outside of namespaces a
-// process whose supervisor was killed has this process as its parent until it is
-// killed as well, and one whose daemon was killed too has init, like any daemon.
+// A confined process has one filter more than this one, and no_new_privs; a process cannot get
+// rid of either. Others may have them too, above all in containers; they are told apart by
+// their ancestors, or by a process namespace other than this one's. Ancestors alone prove
+// nothing: outside of namespaces, a process whose supervisor was killed has this process as its
+// parent until it is killed as well, and one whose daemon was killed too has init, like any
+// daemon.
 func (r *starter) Runs(pid int) bool {
 	self := os.Getpid()
 	if pid == self {

@@ -145,5 +145,5 @@ func (c *child) abandon() {
 	}
 }
 
-// Runs is about what is confined, and nothing is.
+// Runs reports false: nothing is confined on this system.
 func (r *starter) Runs(int) bool { return false }

@@ -35,9 +35,8 @@ const patience = 2 * time.Second
 // IsSupervisor reports whether this process was started as a supervisor.
 func IsSupervisor() bool { return len(os.Args) == 2 && os.Args[1] == verb }
 
-// Supervise is a supervisor's whole life. It serves one run after the other,
-// until its daemon is gone or closes the socket; then it kills what runs and
-// returns the exit code of the process.
+// Supervise runs a supervisor. It serves one run after the other until its daemon is gone or
+// closes the socket; then it kills what runs and returns the exit code of the process.
 func Supervise() int {
 	s := &service{over: make(chan int, 2)}
 	s.begun.L = &s.mu

@@ -6,12 +6,11 @@ import (
 	"os"
 )
 
-// Terminal gives a child a terminal of its own, as its controlling one: what is
-// typed there goes through the kernel's line discipline, which echoes it, puts
-// lines together and makes signals of Ctrl-C and Ctrl-\. It takes confine.Status.Terminals.
+// Terminal gives a child a terminal of its own, as its controlling one: input passes through
+// the kernel's line discipline, which echoes it, assembles lines and turns Ctrl-C and Ctrl-\
+// into signals. It requires confine.Status.Terminals.
 //
-// The child can open it as /dev/tty, and no terminal by another name; nobody else
-// can open it.
+// The child can open it as /dev/tty, and no terminal by another name; nobody else can open it.
 type Terminal struct {
 	// Size is what it has at first.
 	Size Size
@@ -36,7 +35,7 @@ type Terminal struct {
 	Stdin, Stderr bool
 }
 
-// Size is how many rows and columns of characters a terminal has.
+// Size is the number of rows and columns of a terminal.
 type Size = struct{ Rows, Cols uint16 }
 
 // terminal is the daemon's end of one.

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Descendants are the processes beneath this one, parents first.
+// Descendants returns the descendants of this process, parents first.
 func Descendants() []int {
 	var list []int
 	seen := map[int]bool{}
@@ -53,11 +53,11 @@ func children(process string) []int {
 	return pids
 }
 
-// Namespace is a process namespace. The zero value is none.
+// Namespace identifies a process namespace. The zero value is none.
 type Namespace struct{ dev, ino uint64 }
 
-// NamespaceOf returns the process namespace of process, a number or "self", as
-// no other is called while it exists.
+// NamespaceOf returns the process namespace of process, a number or "self". While it exists no
+// other namespace is equal to it.
 func NamespaceOf(process string) (Namespace, error) {
 	var st unix.Stat_t
 	err := unix.Stat("/proc/"+process+"/ns/pid", &st)
@@ -70,7 +70,7 @@ type Restrictions struct {
 	Filters    int // of system calls; -1: the kernel does not tell
 }
 
-// RestrictionsOf returns those of the process pid.
+// RestrictionsOf returns the restrictions of the process pid.
 func RestrictionsOf(pid int) (r Restrictions, err error) {
 	b, err := readProc("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {
@@ -92,7 +92,7 @@ func RestrictionsOf(pid int) (r Restrictions, err error) {
 	return r, nil
 }
 
-// Parent is the process that started pid, or adopted it.
+// Parent returns the process that started pid, or adopted it.
 func Parent(pid int) (int, error) {
 	fields, err := stat("/proc/" + strconv.Itoa(pid))
 	if err != nil {
@@ -119,9 +119,9 @@ func stat(dir string) (fields [3]string, err error) {
 	return fields, nil
 }
 
-// StoppedInVfork returns the children of pid's process group that are stopped while a
-// thread of pid waits in the kernel and cannot be: as it does from vfork until its
-// child executes a program. That the one waits for the other the kernel does not tell.
+// StoppedInVfork returns the children of pid in its process group that are stopped while a
+// thread of pid waits in the kernel and cannot be stopped: as it does from vfork until its
+// child executes a program. The kernel does not tell whether one waits for the other.
 func StoppedInVfork(pid int) []int {
 	process := "/proc/" + strconv.Itoa(pid)
 	own, err := stat(process)

@@ -18,12 +18,11 @@ import (
 // errNoOwner says that nobody holds an end of a connection any more.
 var errNoOwner = errors.New("no process holds that end of the connection")
 
-// OwnersOf returns the processes that hold the end at local of the TCP connection to
-// remote, of this network namespace. Where none is seen to, they are those that may:
-// of the user who made it, and such that what they hold is not told. An end of a user
-// for whom no process here can be looked at has no owners.
-//
-// There is an error where the connection, or every process that may hold it, is gone.
+// OwnersOf returns the processes that hold the end at local of the TCP connection to remote, in
+// this network namespace. If none is found, it returns those that may: of the user who made it,
+// and whose descriptors cannot be inspected. It returns none if no process of that user can be
+// inspected here. It returns an error if the connection, or every process that may hold it, is
+// gone.
 func OwnersOf(local, remote netip.AddrPort) ([]int, error) {
 	uid, inode, err := tcpSocket(local, remote)
 	if err != nil {

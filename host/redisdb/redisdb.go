@@ -31,7 +31,7 @@ import (
 // timeout bounds one operation, including its retries.
 const timeout = 5 * time.Second
 
-// DB is a Redis. It is safe for use by many goroutines.
+// DB is a connection to a Redis. It is safe for concurrent use.
 type DB struct {
 	client redis.UniversalClient
 	where  string // kind and address without a password, for messages

@@ -17,10 +17,10 @@ import (
 	"syscall"
 )
 
-// Error is the cause of a PathError of this package: what is there is no regular file.
+// Error is the cause of a PathError of this package: the file is not a regular one.
 type Error struct{ Mode fs.FileMode }
 
-// Error names what is there and what to do about it.
+// Error describes what is there and what to do about it.
 func (e Error) Error() string {
 	kind := "a device"
 	switch e.Mode.Type() {
@@ -83,8 +83,8 @@ func WriteFile(path string, data []byte, perm fs.FileMode) error {
 	return err
 }
 
-// Replace writes a whole file of mode 0600 in the place of what path names, and syncs it
-// and its folder: after a crash there is the old file or the new one.
+// Replace atomically replaces the file at path by one of mode 0600, and syncs it and its
+// folder: after a crash there is the old file or the new one.
 func Replace(path string, data []byte) error {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
@@ -102,7 +102,7 @@ func Replace(path string, data []byte) error {
 	return SyncDir(dir)
 }
 
-// SyncDir syncs the names in a folder.
+// SyncDir syncs the entries of a folder.
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

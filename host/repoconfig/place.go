@@ -22,8 +22,8 @@ type place struct {
 // begun. git accepts no alias for them. Shell prompts run some of them all the time.
 var looking = []string{"blame", "cat-file", "describe", "diff", "for-each-ref", "grep", "log", "ls-files", "ls-tree", "merge-base", "reflog", "rev-list", "rev-parse", "shortlog", "show", "show-ref", "status", "version"}
 
-// Args returns args as git reads them in an environment: GIT_DIR and GIT_WORK_TREE
-// are flags in front of all others.
+// Args returns args as git reads them in an environment: GIT_DIR and GIT_WORK_TREE count as
+// flags before all others.
 func Args(env map[string]string, args []string) []string {
 	var front []string
 	for _, v := range [][2]string{{"GIT_DIR", "--git-dir="}, {"GIT_WORK_TREE", "--work-tree="}} {

@@ -35,7 +35,7 @@ func Read(cwd string, roots, args []string) *abi.RepoConfig {
 	return read(cwd, roots, args, false)
 }
 
-// ReadLFS is Read for a git that has git-lfs, which reads further files there.
+// ReadLFS is Read for a git with git-lfs, which reads further files there.
 func ReadLFS(cwd string, roots, args []string) *abi.RepoConfig {
 	return read(cwd, roots, args, true)
 }

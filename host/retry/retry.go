@@ -28,7 +28,7 @@ import (
 	"github.com/failsafe-go/failsafe-go/retrypolicy"
 )
 
-// Config is how often and how soon. Zero values are the defaults.
+// Config says how often and how soon to retry. Zero values are the defaults.
 type Config struct {
 	// Max retries after the first attempt. Default 3; negative: none.
 	Max int
@@ -80,7 +80,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Verdict is what an attempt says about another one.
+// Verdict is what an attempt decides about the next one.
 type Verdict struct {
 	// Again says that the same operation may succeed when run again.
 	Again bool

@@ -175,17 +175,17 @@ var filters = sync.OnceValue(func() map[Guards][]unix.SockFilter {
 	return m
 })
 
-// Install has the calling thread, and all that it starts, pass through the
-// filter with g for good, and returns where the kernel tells of calls that wait
-// for a verdict. The thread has no_new_privs already.
+// Install applies the filter with g to the calling thread, and all that it starts, for good. It
+// returns the listener on which the kernel reports calls that wait for a verdict. The thread
+// must have no_new_privs already.
 func Install(g Guards) (Listener, error) {
 	fd, err := install(filters()[g])
 	return Listener(fd), err
 }
 
-// Available says why this kernel, or a sandbox around this process, takes no
-// filter that asks a supervisor; nil when it does. It tries, on a thread that
-// ends with it: another filter with a listener may be in force already.
+// Available returns why this kernel, or a sandbox around this process, accepts no filter that
+// asks a supervisor; nil if it does. It tries on a thread that ends afterwards: another filter
+// with a listener may already be in force.
 func Available() (err error) {
 	done := make(chan struct{})
 	OnThread(func() {

@@ -34,22 +34,21 @@ type reply struct {
 	flags uint32
 }
 
-// Answer is what becomes of a system call: it goes on as if there were no
-// filter, or it returns errno, or, where the supervisor has done what was asked and
-// errno is 0, value.
+// Answer is the answer to a system call: it continues as if there were no filter, or returns
+// errno, or, if the supervisor has done what was requested and errno is 0, value.
 type Answer struct {
 	goOn  bool
 	errno unix.Errno
 	value int
 }
 
-// Return answers that it was done, with what the call returns.
+// Return answers that the supervisor made the call, with the value that it returns.
 func Return(value int) Answer { return Answer{value: value} }
 
-// GoOn lets a call go on.
+// GoOn lets a call continue.
 func GoOn() Answer { return Answer{goOn: true} }
 
-// Fail answers err; nil is that it was done.
+// Fail answers err; nil means that the supervisor made the call.
 func Fail(err error) Answer {
 	if err == nil {
 		return Answer{}
@@ -60,7 +59,7 @@ func Fail(err error) Answer {
 	return Answer{errno: unix.EPERM}
 }
 
-// Listener is the descriptor on which the kernel tells of calls that wait.
+// Listener is the descriptor on which the kernel reports calls that wait.
 type Listener int
 
 // Next waits for a call. An error means that there will be no more.
@@ -88,7 +87,7 @@ func (l Listener) ioctl(request uintptr, arg unsafe.Pointer) unix.Errno {
 	}
 }
 
-// Answer answers c. Nobody is told when its caller is gone.
+// Answer answers c. It does not fail if the caller is gone.
 func (l Listener) Answer(c *Call, a Answer) {
 	r := reply{id: c.id, value: int64(a.value), errno: -int32(a.errno)}
 	if a.goOn {
@@ -97,8 +96,8 @@ func (l Listener) Answer(c *Call, a Answer) {
 	l.ioctl(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&r))
 }
 
-// Valid reports whether c still waits. What was read of its process before is of
-// that process and of none that got its number.
+// Valid reports whether c still waits. If so, what was read of its process before is of that
+// process and not of another with the same number.
 func (l Listener) Valid(c *Call) bool {
 	return l.ioctl(notifIDValid, unsafe.Pointer(&c.id)) == 0
 }
@@ -106,15 +105,15 @@ func (l Listener) Valid(c *Call) bool {
 // Close closes the descriptor. Calls that wait then fail with ENOSYS.
 func (l Listener) Close() { unix.Close(int(l)) }
 
-// Memory reads what process tid has at address, up to the end of p. It returns
-// less where the memory ends.
+// Memory reads the memory of process tid at address, up to the length of p. It returns less if
+// the memory ends before.
 func Memory(tid int, address uint64, p []byte) (int, error) {
 	local := []unix.Iovec{{Base: &p[0]}}
 	local[0].SetLen(len(p))
 	return unix.ProcessVMReadv(tid, local, []unix.RemoteIovec{{Base: uintptr(address), Len: len(p)}}, 0)
 }
 
-// Fill fills p from address, which may lie across pages.
+// Fill fills p from address, across pages if need be.
 func Fill(tid int, address uint64, p []byte) error {
 	for got := 0; got < len(p); {
 		n, err := Memory(tid, address+uint64(got), p[got:])
@@ -126,8 +125,7 @@ func Fill(tid int, address uint64, p []byte) error {
 	return nil
 }
 
-// Text reads the string at address, of limit bytes at most; cut reports that it
-// is longer.
+// Text reads the string at address, at most limit bytes of it; cut reports that it is longer.
 func Text(tid int, address uint64, limit int) (s string, cut bool, err error) {
 	var b []byte
 	for {
@@ -165,7 +163,7 @@ const (
 	wordSize = 256
 )
 
-// Words reads the first arguments at address, and the whole of one of them.
+// Words reads the first arguments at address, and one of them as a whole.
 func Words(tid int, address uint64, whole, limit int) (list []string, err error) {
 	var pointers [maxWords + 1]uint64
 	raw := unsafe.Slice((*byte)(unsafe.Pointer(&pointers)), unsafe.Sizeof(pointers))
@@ -196,11 +194,10 @@ func Words(tid int, address uint64, whole, limit int) (list []string, err error)
 	return list, nil
 }
 
-// OnThread runs f on an OS thread that is nobody else's and ends with f. What
-// f does to its thread (Landlock, no_new_privs, its working folder) can so
-// never reach another run. The thread lives until the run is over, which the
-// child's parent death signal needs: that signal means the thread, not the
-// process.
+// OnThread runs f on an OS thread of its own, which ends with f. So what f does to its thread
+// (Landlock, no_new_privs, its working folder) never affects another run. The thread lives
+// until the run is over, as required by the child's parent death signal, which refers to the
+// thread and not to the process.
 func OnThread(f func()) {
 	go func() {
 		runtime.LockOSThread() // and never unlocked

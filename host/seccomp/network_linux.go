@@ -64,8 +64,8 @@ var offline = sync.OnceValue(func() []unix.SockFilter {
 	}, always(absent, unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER)...))
 })
 
-// GoOffline leaves the calling thread, and all that it starts, without a network
-// for good. The thread has no_new_privs already.
+// GoOffline takes the network from the calling thread, and all that it starts, for good. The
+// thread must have no_new_privs already.
 func GoOffline() error {
 	prog := sockProgram(offline())
 	if _, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&prog))); errno != 0 {
@@ -74,7 +74,7 @@ func GoOffline() error {
 	return nil
 }
 
-// CanGoOffline reports whether there can be such a filter.
+// CanGoOffline reports whether the kernel accepts such a filter.
 func CanGoOffline() (can bool) {
 	done := make(chan struct{})
 	OnThread(func() {

@@ -25,10 +25,10 @@ type Admin struct {
 	http   *webserver.Server
 }
 
-// ListenAdmin takes the socket that is given or, if it is nil, binds one at path, with
-// mode 0600 from its first moment, under the rules of Listen, with its lock file. Nothing
-// is answered before Serve. admits is called once per connection; if it returns an error,
-// the connection gets that error and nothing more.
+// ListenAdmin uses the given socket or, if it is nil, binds one at path, with mode 0600 from
+// its first moment, under the rules of Listen, with its lock file. Nothing is answered before
+// Serve. admits is called once per connection; if it returns an error, the connection gets that
+// error and nothing more.
 func ListenAdmin(given *Given, path, lock string, admits func(Peer) error, h http.Handler) (*Admin, error) {
 	socket, err := openSocket(given, path, lock, 0o600, -1)
 	if err != nil {
@@ -56,13 +56,13 @@ func ListenAdmin(given *Given, path, lock string, admits func(Peer) error, h htt
 	})}, nil
 }
 
-// Serve answers until Shutdown, and then returns nil.
+// Serve answers requests until Shutdown, and then returns nil.
 func (a *Admin) Serve() error {
 	return a.http.Serve(heldListener{a.socket})
 }
 
-// Shutdown lets requests finish until ctx ends, ends them then, and removes the
-// socket and its lock.
+// Shutdown lets requests finish until ctx ends, then ends them, and removes the socket and its
+// lock.
 func (a *Admin) Shutdown(ctx context.Context) error {
 	defer a.socket.release()
 	a.socket.close()

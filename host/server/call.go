@@ -15,13 +15,13 @@ import (
 	"github.com/toold/toold/host/wire/callbacks"
 )
 
-// Handler makes the result of a call. ctx ends when the caller leaves, when
-// the server is stopped, and when the caller breaks the protocol; its
-// cause is then a *fault.Error with the reason. c.ExecutionID is never empty.
+// Handler returns the result of a call. ctx ends when the caller leaves, when the server is
+// stopped, and when the caller violates the protocol; its cause is then a *fault.Error with the
+// reason. c.ExecutionID is never empty.
 //
-// Stdout and Stderr of a streamed call's Result are what was not written to s:
-// they are sent before the last frame. The Handler must not write to s once it
-// has returned. A panic, and nil, are INTERNAL to the caller.
+// Stdout and Stderr of a streamed call's Result are what was not written to s: they are sent
+// before the last frame. The Handler must not write to s once it has returned. A panic, and
+// nil, are INTERNAL to the caller.
 type Handler func(ctx context.Context, c *wire.Call, p Peer, s wire.Streams) *wire.Result
 
 // call is one request and what belongs to it while it runs.

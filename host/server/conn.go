@@ -10,8 +10,8 @@ import (
 	"github.com/toold/toold/host/wire"
 )
 
-// Connection is one that is between two requests, on its way from a daemon to the
-// next. The kernel identifies its peer as before.
+// Connection is a connection between two requests, on its way from a daemon to the next. The
+// kernel identifies its peer as before.
 type Connection struct {
 	FD int
 	// Focus is what Peer.Focus points to, or empty.

@@ -39,9 +39,9 @@ type DoorConfig struct {
 	Handle func(ctx context.Context, stopping <-chan struct{}, nc *net.UnixConn, p Peer, begin func() bool)
 }
 
-// Door accepts connections of a protocol that this package does not speak, under
-// the rules of a Server: the kernel identifies who connected, places are bounded,
-// and what was begun may finish when it stops.
+// Door accepts connections of a protocol that this package does not implement, under the rules
+// of a Server: the kernel identifies the peer, the number of connections is bounded, and what
+// was begun may finish at a stop.
 type Door struct {
 	config   DoorConfig
 	socket   *socket
@@ -215,9 +215,9 @@ func (d *Door) Conns() int {
 	return len(d.conns)
 }
 
-// Pause, Resume, Copy, Leave and Claim of a Door are those of a Server. What its
-// connections ask meanwhile, Handle has to keep waiting; they are not passed on, since
-// the state of their protocol is not known here.
+// Pause, Resume, Copy, Leave and Claim of a Door are those of a Server. Handle must hold back
+// what its connections request meanwhile; they are not passed on, since the state of their
+// protocol is not known here.
 func (d *Door) Pause()                { d.socket.pause() }
 func (d *Door) Resume()               { d.socket.resume() }
 func (d *Door) Copy() (*Given, error) { return d.socket.copy() }

@@ -225,13 +225,12 @@ func (s *Server) reject(nc *net.UnixConn) {
 	}
 }
 
-// Shutdown stops the server. Calls that run finish, with their streams, and
-// are answered; later requests get OVERLOADED. When ctx ends
-// first, the remaining calls are ended, for the reason ABORTED. It returns nil
-// when nothing is left, and an error when a call has not ended five seconds
-// after its context did, its handler stuck or its caller not reading; its
-// connection is closed anyway. The lock is released at the very end, so that
-// the next daemon begins when this one is done.
+// Shutdown stops the server. Running calls finish, with their streams, and are answered; later
+// requests get OVERLOADED. When ctx ends first, the remaining calls are ended with ABORTED. It
+// returns nil when nothing is left, and an error if a call has not ended five seconds after its
+// context did, because its handler is stuck or its caller does not read; its connection is
+// closed anyway. The lock is released at the very end, so that the next daemon starts when this
+// one is done.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.stopping = true
@@ -268,8 +267,8 @@ func (s *Server) Conns() int {
 	return len(s.conns)
 }
 
-// Pause accepts no more connections and begins no more requests until Resume: they
-// wait, the connections in the kernel's queue. What was asked before is answered.
+// Pause stops accepting connections and beginning requests until Resume: they wait, the
+// connections in the kernel's queue. Earlier requests are answered.
 func (s *Server) Pause() {
 	s.socket.pause()
 	s.mu.Lock()
@@ -291,8 +290,8 @@ func (s *Server) Resume() {
 	s.socket.resume()
 }
 
-// Busy returns, of a paused server, how many connections have a call that was not
-// answered, and how many are sending a request or are not known to be idle yet.
+// Busy returns how many connections of a paused server have an unanswered call, and how many
+// are sending a request or are not known to be idle yet.
 func (s *Server) Busy() (calls, partial int) {
 	if !s.socket.isHeld() {
 		partial++
@@ -309,11 +308,11 @@ func (s *Server) Busy() (calls, partial int) {
 	return calls, partial
 }
 
-// Copy returns the listening socket, for the daemon that comes next.
+// Copy returns the listening socket, for the next daemon.
 func (s *Server) Copy() (*Given, error) { return s.socket.copy() }
 
-// Leave takes the idle connections from a paused server, for the daemon that comes
-// next, and keeps the socket's file.
+// Leave removes the idle connections from a paused server, for the next daemon, and keeps the
+// socket's file.
 func (s *Server) Leave() (conns []Connection) {
 	s.socket.keep()
 	s.eachConn(func(c *conn) {
@@ -324,7 +323,7 @@ func (s *Server) Leave() (conns []Connection) {
 	return conns
 }
 
-// Take serves a connection that the daemon before this one has left.
+// Take serves a connection that the previous daemon has left.
 func (s *Server) Take(from Connection) error {
 	f := os.NewFile(uintptr(from.FD), s.config.Path)
 	defer f.Close()
@@ -341,7 +340,7 @@ func (s *Server) Take(from Connection) error {
 	return nil
 }
 
-// Claim makes this daemon the owner of the socket that it was given.
+// Claim makes this daemon the owner of the socket that was passed to it.
 func (s *Server) Claim() { s.socket.claim() }
 
 // Path returns the path of the socket.

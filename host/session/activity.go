@@ -155,8 +155,8 @@ func (a *activity) addLocked(c Connection) bool {
 	return false
 }
 
-// Conclude records what an execution of KindReconcile found out. Secrets must be masked
-// before it.
+// Conclude records what an execution of KindReconcile found out. Secrets must already be
+// masked.
 func (a *activity) Conclude(f Found) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

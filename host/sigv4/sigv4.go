@@ -25,17 +25,15 @@ const (
 	unsignedTrailer = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 )
 
-// Signer signs requests as AWS has it (Signature Version 4). It is safe for concurrent
-// use.
+// Signer signs requests with AWS Signature Version 4. It is safe for concurrent use.
 type Signer struct {
 	Service, Region string
 	credentials     aws.Credentials
 	signer          *v4.Signer
 }
 
-// New returns what signs for a service in a region with value, which is
-// "ACCESS_KEY:SECRET_KEY", or "ACCESS_KEY:SECRET_KEY:SESSION_TOKEN". Errors do not
-// repeat it.
+// New returns a Signer for a service in a region. value is "ACCESS_KEY:SECRET_KEY" or
+// "ACCESS_KEY:SECRET_KEY:SESSION_TOKEN". Errors do not repeat it.
 func New(service, region, value string) (*Signer, error) {
 	key, rest, _ := strings.Cut(value, ":")
 	secret, token, _ := strings.Cut(rest, ":")
@@ -48,8 +46,8 @@ func New(service, region, value string) (*Signer, error) {
 	})}, nil
 }
 
-// SendsToken reports whether requests carry the token of a session, which is a secret;
-// the keys are not sent.
+// SendsToken reports whether requests contain the token of a session, which is a secret; the
+// keys are not sent.
 func (s *Signer) SendsToken() bool { return s.credentials.SessionToken != "" }
 
 // signedHeaders are those of a signature that a process may have made itself, with
@@ -59,8 +57,8 @@ var signedHeaders = []string{"Authorization", "X-Amz-Date", "X-Amz-Security-Toke
 // presigned are the names of parameters, in lower case, that are a signature.
 var presigned = []string{"x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-expires", "x-amz-signedheaders", "x-amz-signature", "x-amz-security-token", "awsaccesskeyid", "signature"}
 
-// Plain is the name of a header as servers read it that tell neither case nor signs
-// apart: they make variables of the names.
+// Plain returns the name of a header as read by servers that ignore case and treat all
+// punctuation alike, since they turn names into variables.
 func Plain(name string) string {
 	return strings.Map(func(c rune) rune {
 		if 'a' <= c && c <= 'z' || '0' <= c && c <= '9' {
@@ -70,9 +68,9 @@ func Plain(name string) string {
 	}, strings.ToLower(name))
 }
 
-// Prepare writes out, which is not judged yet, in the one form in which it can be
-// signed, or says why it cannot. payload is what is said of its body instead of a
-// hash; empty: it is to be hashed.
+// Prepare converts out, which is not judged yet, to the one form in which it can be signed, or
+// returns why that is impossible. payload replaces the hash of its body; if it is empty, the
+// body is hashed.
 func (s *Signer) Prepare(out *http.Request) (payload, why string) {
 	query, err := url.ParseQuery(out.URL.RawQuery)
 	if err != nil {
@@ -150,8 +148,8 @@ func escapeAll(s string) string {
 	return b.String()
 }
 
-// Sign adds a signature to out, as Prepare left it. It signs what the host is to be
-// sure of: method, path, query, Host, the body's type and what AWS names.
+// Sign adds a signature to out, as Prepare left it. It covers what the host must be able to
+// rely on: method, path, query, Host, the body's type and what AWS prescribes.
 func (s *Signer) Sign(out *http.Request, payload string, now time.Time) (signature string, err error) {
 	signed := &http.Request{Method: out.Method, URL: out.URL, Host: out.Host, Header: http.Header{contentHash: {payload}}}
 	for name, list := range out.Header {

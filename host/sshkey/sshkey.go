@@ -31,8 +31,8 @@ import (
 	"github.com/toold/toold/host/regular"
 )
 
-// Set is what a run may do over ssh: git fetches from and pushes to repositories at
-// the hosts of Keys, through the daemon.
+// Set defines what a run may do over ssh: git fetches from and pushes to repositories at the
+// hosts of Keys, through the daemon.
 type Set struct {
 	Keys []Key
 	// KnownHosts is the file with the keys of hosts, as ssh has it. A host that is not
@@ -58,8 +58,8 @@ type Key struct {
 	Agent, Public string
 }
 
-// Open returns what logs in with k, until done is called. Of an agent that is k itself or
-// nothing.
+// Open returns a signer that logs in with k, valid until done is called. From an agent it is k
+// itself or nothing.
 func (k *Key) Open(ctx context.Context) (_ ssh.Signer, done func(), err error) {
 	done = func() {}
 	if k.Public == "" {
@@ -102,7 +102,7 @@ func (k *Key) Open(ctx context.Context) (_ ssh.Signer, done func(), err error) {
 // agentTime is how long an agent may take, which may ask somebody.
 const agentTime = 30 * time.Second
 
-// For returns the key for a host at a port, nil where there is none.
+// For returns the key for a host at a port, nil if there is none.
 func (s *Set) For(host string, port int) *Key {
 	for i := range s.Keys {
 		name, at := hostrule.Split(s.Keys[i].Host)
@@ -116,8 +116,8 @@ func (s *Set) For(host string, port int) *Key {
 	return nil
 }
 
-// ClientConfig returns how the daemon logs in with signer to address, a host with its port,
-// as user.
+// ClientConfig returns the configuration with which the daemon logs in with signer to address,
+// a host with its port, as user.
 func (s *Set) ClientConfig(signer ssh.Signer, user, address string) (*ssh.ClientConfig, error) {
 	// The library opens the file itself, and would wait for the other end of a pipe.
 	known, err := regular.Open(s.KnownHosts)

@@ -10,7 +10,7 @@ import (
 	"github.com/toold/toold/host/strictjson"
 )
 
-// Writer answers a shim. It is safe for concurrent use.
+// Writer responds to a shim. It is safe for concurrent use.
 type Writer struct {
 	conn io.Writer
 	mu   sync.Mutex
@@ -18,20 +18,20 @@ type Writer struct {
 	left func() error
 }
 
-// NewWriter returns what answers the shim at conn.
+// NewWriter returns a Writer to the shim at conn.
 func NewWriter(conn io.Writer) *Writer { return &Writer{conn: conn} }
 
-// Stdout returns what writes to the shim's standard output.
+// Stdout returns a writer to the shim's standard output.
 func (w *Writer) Stdout() io.Writer { return stream{w, frameOut} }
 
-// Stderr returns what writes to the shim's standard error.
+// Stderr returns a writer to the shim's standard error.
 func (w *Writer) Stderr() io.Writer { return stream{w, frameErr} }
 
-// Exit tells the shim the exit code. Nothing is told after it.
+// Exit sends the exit code to the shim. Nothing is sent after it.
 func (w *Writer) Exit(code int) error { return w.frame(frameExit, []byte{byte(code)}) }
 
-// OnLeft has f called when the shim takes no more: a host that is not read from would
-// wait for that.
+// OnLeft registers f, to be called when the shim accepts no more output: a host whose output is
+// not read would wait.
 func (w *Writer) OnLeft(f func() error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -63,7 +63,7 @@ func (s stream) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// ReadRequest reads what a shim asks for.
+// ReadRequest reads the request of a shim.
 func ReadRequest(r io.Reader) (*Request, error) {
 	var size [4]byte
 	if _, err := io.ReadFull(r, size[:]); err != nil {

@@ -30,7 +30,7 @@ const Name = "toold-ssh"
 // names (host/names), which stands for none.
 var Service = netip.AddrPortFrom(netip.MustParseAddr("198.19.255.254"), 22)
 
-// Request is what a shim asks for: what git gave it.
+// Request is the request of a shim: what git passed to it.
 type Request struct {
 	Args     []string `json:"args"`
 	Protocol string   `json:"protocol,omitempty"`
@@ -58,9 +58,8 @@ const maxFrame = 32 << 10
 // Failed is the exit code of ssh for what is not the command's.
 const Failed = 255
 
-// Is reports whether this process is the ssh of a run. It is by the name of the
-// program, which no argument changes: what can be executed as this does nothing
-// else.
+// Is reports whether this process is the ssh of a run. The name of the program decides, which
+// no argument changes: what can be executed as this does nothing else.
 func Is() bool {
 	if exe, err := os.Readlink("/proc/self/exe"); err == nil {
 		return filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == Name
@@ -68,8 +67,8 @@ func Is() bool {
 	return len(os.Args) > 0 && filepath.Base(os.Args[0]) == Name
 }
 
-// Run is the whole life of that process: it has the daemon do what git wants of
-// ssh, and returns the exit code. It has no key, and knows no more than git does.
+// Run runs that process: it asks the daemon to do what git wants of ssh, and returns the exit
+// code. It has no key, and knows no more than git does.
 func Run() int {
 	run := func() (int, error) {
 		return ask(Request{Args: os.Args[1:], Protocol: os.Getenv("GIT_PROTOCOL")}, os.Stdin, os.Stdout, os.Stderr)

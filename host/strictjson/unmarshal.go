@@ -71,9 +71,9 @@ func Members(data []byte, member func(name, value []byte)) error {
 	return nil
 }
 
-// Judge calls judge with each string, number (a float64) and boolean of a text, and
-// with its pointer. If judge returns a text, that is the reason of the *Fault that Judge
-// returns, at that value.
+// Judge calls judge with each string, number (a float64) and boolean of a text, and with its
+// pointer. If judge returns a text, Judge returns a *Fault at that value with that text as the
+// reason.
 func Judge(data []byte, judge func(pointer string, value any) string) error {
 	d := decoder{reader: reader{data: data}}
 	var walk func() *Fault

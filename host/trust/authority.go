@@ -38,10 +38,10 @@ const (
 	authorityUse = time.Hour
 )
 
-// Authority issues certificates for the hosts of one tool, which its programs are
-// made to trust. Its key is in this process's memory and nowhere else, and its
-// certificate is limited to these hosts. It does not change, so calls may share it:
-// none of them can do with it what it could not do without.
+// Authority issues certificates for the hosts of one tool; the tool's programs trust it. Its
+// key is in this process's memory and nowhere else, and its certificate is limited to these
+// hosts. It does not change, so calls may share it: it enables none of them to do anything that
+// it could not do without it.
 type Authority struct {
 	key, leafKey *ecdsa.PrivateKey
 	cert         *x509.Certificate
@@ -120,12 +120,12 @@ func NewAuthority(hosts []string) (*Authority, error) {
 	return a, nil
 }
 
-// PEM returns the certificate that programs are to trust.
+// PEM returns the certificate for programs to trust.
 func (a *Authority) PEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }
 
-// Leaf returns a certificate for host, a name or an address. It is shared, and not to be
+// Leaf returns a certificate for host, a name or an address. It is shared, and must not be
 // changed.
 func (a *Authority) Leaf(host string) (*tls.Certificate, error) {
 	if made := a.leaves[host]; made != nil {

@@ -35,7 +35,7 @@ var systemTrust = []string{
 	"/etc/pki/tls/cacert.pem", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem",
 }
 
-// Trust is an authority, and files that have programs trust it beside what they would
+// Trust is an authority, and files that make programs trust it in addition to what they would
 // trust anyway. It does not change, and no tool can change it.
 type Trust struct {
 	Authority *Authority
@@ -54,8 +54,8 @@ type Trust struct {
 	left bool
 }
 
-// Store keeps those of tools. Calls of one tool share what takes as long to make as the
-// rest of a short call. The zero value has none.
+// Store keeps the Trusts of tools. Calls of one tool share one, since making it takes as long
+// as the rest of a short call. The zero value is empty.
 type Store struct {
 	mu    sync.Mutex
 	kept  map[string]*Trust // by the tool's name
@@ -68,9 +68,9 @@ type pool struct {
 	of string
 }
 
-// Take returns what programs of the tool are to trust, whose requests to hosts are
-// read, until release is called. environment is what tool.json sets for them. Files are
-// in the folder state.
+// Take returns the Trust for programs of the tool, whose requests to hosts are intercepted,
+// valid until release is called. environment is that of tool.json. Files are in the folder
+// state.
 func (s *Store) Take(state, tool string, environment map[string]string, hosts []string) (_ *Trust, release func(), err error) {
 	sources, of, err := sourcesOf(tool, environment)
 	if err != nil {
@@ -220,9 +220,9 @@ func makeTrust(state, tool string, hosts []string, sources []*source) (_ *Trust,
 // Folder is the folder in the state folder with the files of trusts.
 const Folder = "trust"
 
-// Roots returns the authorities by which hosts are verified for a tool: the system's and
-// those that its environment has its programs trust; nil: the system's alone. The files
-// are read again once they have changed. The pool is shared, and not to be changed.
+// Roots returns the authorities by which hosts are verified for a tool: the system's and those
+// that its environment makes its programs trust; nil means the system's alone. Changed files
+// are read again. The pool is shared, and must not be changed.
 func (s *Store) Roots(tool string, environment map[string]string) (*x509.CertPool, error) {
 	of, settled, err := own(tool, environment)
 	if of == "" || err != nil {

@@ -123,17 +123,17 @@ func (s *Server) Close() error {
 	return s.http.Close()
 }
 
-// Conns returns how many connections are open now.
+// Conns returns the number of open connections.
 func (s *Server) Conns() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.conns)
 }
 
-// Hold says that r is of an authenticated caller: its connection is served until release
-// is called, whoever else connects, and its body is waited for as long as the handler
-// waits. It is called before anything is written. Where the connection has lost its place
-// meanwhile, it ends the handler with http.ErrAbortHandler.
+// Hold marks r as a request of an authenticated caller: its connection is served until release
+// is called, whoever else connects, and its body is waited for as long as the handler waits. It
+// must be called before anything is written. If the connection has lost its place meanwhile, it
+// ends the handler with http.ErrAbortHandler.
 func Hold(w http.ResponseWriter, r *http.Request) (release func()) {
 	p, ok := r.Context().Value(placeKey{}).(*place)
 	if !ok {

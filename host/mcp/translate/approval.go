@@ -10,8 +10,8 @@ import (
 // what is longer.
 const maxApproval = 8 << 10
 
-// Approval returns what a request for approval shows: exactly what would run, a word a
-// line, with all that is not plain escaped. It is empty where that is too much.
+// Approval returns the text of a request for approval: exactly what would run, one word per
+// line, with everything unprintable escaped. It is empty if that is too much.
 func Approval(shown json.RawMessage) string {
 	var a struct {
 		Text  string `json:"text"`

@@ -11,8 +11,8 @@ import (
 	"github.com/toold/toold/host/fault"
 )
 
-// ErrorMessage returns the answer of a request that failed, as JSON-RPC has it. A nil id
-// is null, as of what has none.
+// ErrorMessage returns the JSON-RPC response to a request that failed. A nil id becomes null,
+// as for a request without one.
 func ErrorMessage(id json.RawMessage, code int, err *fault.Error) []byte {
 	if id == nil {
 		id = json.RawMessage("null")
@@ -30,7 +30,7 @@ func ErrorMessage(id json.RawMessage, code int, err *fault.Error) []byte {
 	return b
 }
 
-// MissingCapability returns the error of a request whose client lacks capabilities.
+// MissingCapability returns the error for a request whose client lacks capabilities.
 func MissingCapability(lacking *sdk.ClientCapabilities, message string) error {
 	required := map[string]any{}
 	if lacking.Elicitation != nil {

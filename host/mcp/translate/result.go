@@ -27,8 +27,8 @@ const (
 // a server's own.
 const CodeRefused = -32000
 
-// Progress returns what a tool told of its progress: {progress, total, message}, as MCP
-// has it, or anything else as the message.
+// Progress returns a tool's report of its progress: {progress, total, message} as MCP has it,
+// or anything else as the message.
 func Progress(data json.RawMessage) *sdk.ProgressNotificationParams {
 	var p struct {
 		Progress *float64 `json:"progress"`
@@ -59,7 +59,7 @@ type Fault struct {
 	ToolCode  string     `json:"tool_code,omitempty"`
 }
 
-// FaultOf returns e as programs read it.
+// FaultOf returns e in the form for programs.
 func FaultOf(e *fault.Error) *Fault {
 	d := &Fault{Code: e.Code, Message: e.Message, Retriable: e.Retriable(), ToolCode: e.ToolCode}
 	if rest, ok := strings.CutPrefix(e.Message, "denied by rule "); ok && e.Code == fault.Denied {
@@ -68,7 +68,7 @@ func FaultOf(e *fault.Error) *Fault {
 	return d
 }
 
-// Error returns e as the error of a request that is no call of a tool.
+// Error returns e as the error of a request that is not a tool call.
 func Error(e *fault.Error) error {
 	data, _ := json.Marshal(FaultOf(e))
 	return &jsonrpc.Error{Code: CodeRefused, Message: e.Error(), Data: data}
@@ -95,8 +95,8 @@ func contentOf(data json.RawMessage) ([]sdk.Content, bool) {
 	return result.Content, true
 }
 
-// Result returns r as MCP has it: standard output, data and standard error, each as a
-// text of its own, and what failed as the last one.
+// Result returns r in MCP's form: standard output, data and standard error, each as a text of
+// its own, and the reason of a failure as the last one.
 func Result(r *wire.Result) *sdk.CallToolResult {
 	out := &sdk.CallToolResult{Content: []sdk.Content{}, Meta: sdk.Meta{}}
 	text := func(s string) {

@@ -16,13 +16,13 @@ func (t *Tool) HasWords(words []string) bool {
 	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
 }
 
-// Found is what a search answers.
+// Found is the result of a search.
 type Found struct {
 	Tools []*sdk.Tool `json:"tools"`
 	More  int         `json:"more"`
 }
 
-// Find finds tools with all words, those first that have more of them in their names.
+// Find finds tools with all words, first those that have more of them in their names.
 func Find(list []Tool, words []string, limit int) Found {
 	type match struct {
 		*Tool
@@ -58,7 +58,7 @@ func Find(list []Tool, words []string, limit int) Found {
 	return found
 }
 
-// Size is about how many bytes t has in an answer.
+// Size returns the approximate size of t in a response, in bytes.
 func (t *Tool) Size() int {
 	return len(t.Schema) + len(t.Output) + len(t.Description) + len(t.Annotations) + 256
 }

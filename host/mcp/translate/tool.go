@@ -36,7 +36,7 @@ const (
 	metaToolUnshown = "io.toold/schemaUnshown"
 )
 
-// Tool is one tool as the pipeline lists it.
+// Tool is a tool as listed by the pipeline.
 type Tool struct {
 	Name        string          `json:"name"`
 	Title       string          `json:"title"`
@@ -50,9 +50,8 @@ type Tool struct {
 	Unshown     bool            `json:"schema_unshown"`
 }
 
-// Describe returns t as MCP has it, with the name shown. A hint is never wider than
-// the truth: that a tool only reads is said where its module says so and the host
-// holds it to that.
+// Describe returns t in MCP's form, under the name shown. A hint never promises more than is
+// true: a tool is said to be read-only only if its module says so and the host enforces it.
 func (t *Tool) Describe(shown string) *sdk.Tool {
 	out := &sdk.Tool{Name: shown, Title: t.Title, Description: t.Description, Annotations: &sdk.ToolAnnotations{}, Meta: sdk.Meta{}}
 	if shown != t.Name {
@@ -100,8 +99,8 @@ func (t *Tool) Describe(shown string) *sdk.Tool {
 	return out
 }
 
-// HasOutput reports whether clients may be told the output schema of t: of those that
-// are not of objects the data is no structured content.
+// HasOutput reports whether clients may get the output schema of t: data of a schema that is
+// not for objects is not structured content.
 func (t *Tool) HasOutput() bool {
 	var said struct {
 		Type string `json:"type"`
@@ -130,7 +129,7 @@ func objectSchema(schema json.RawMessage) (json.RawMessage, bool) {
 // maxName is the longest name that every client takes, in bytes.
 const maxName = 64
 
-// Fits reports whether every client takes the name: ^[A-Za-z0-9_-]{1,64}$.
+// Fits reports whether every client accepts the name: ^[A-Za-z0-9_-]{1,64}$.
 func Fits(name string) bool {
 	return name != "" && len(name) <= maxName && strings.IndexFunc(name, notOfNames) < 0
 }
@@ -159,7 +158,7 @@ func nameOf(name string) string {
 	return head[:min(len(head), maxName-len(tail))] + tail
 }
 
-// MayBeMapped reports whether nameOf may have made the name of another one.
+// MayBeMapped reports whether the name may be one that nameOf made for another name.
 func MayBeMapped(name string) bool {
 	i := len(name) - 2*hashed - 1
 	if i < 0 || name[i] != '-' {
@@ -169,8 +168,8 @@ func MayBeMapped(name string) bool {
 	return err == nil
 }
 
-// Names returns the names of list for clients, by name. One whose name for clients
-// is another's is left out; a tool always has its own.
+// Names maps the tools of list, by name, to their names for clients. A tool whose name for
+// clients is that of another tool is left out; a tool always keeps its own name.
 func Names(list []Tool) map[string]string {
 	names, taken := make(map[string]string, len(list)), map[string]bool{}
 	for _, mapped := range []bool{false, true} {
