@@ -88,7 +88,7 @@ const (
 	frameError  = '!' // why there is none
 )
 
-// begin is what a shim was started with.
+// begin is what a shim reports at its start.
 type begin struct {
 	Name string            `json:"name"`
 	Args []string          `json:"args"`
@@ -293,7 +293,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// pump moves the input of the shim at nc on. The error is io.EOF at its end.
+// pump copies the input of the shim at nc. The error is io.EOF at its end.
 func pump(in *bufio.Reader, nc *net.UnixConn, to io.Writer) error {
 	for {
 		kind, p, err := read(in)
@@ -321,8 +321,7 @@ var errGone = errors.New("the shim is gone")
 // lookAgain is how often it is looked for a shim whose input nobody takes.
 const lookAgain = 200 * time.Millisecond
 
-// pass writes p, and gives up when the shim at nc is gone meanwhile. The writer is
-// closed then.
+// pass writes p, and gives up if the shim at nc goes away meanwhile. The writer is closed then.
 func pass(nc *net.UnixConn, to io.Writer, p []byte) error {
 	written := make(chan error, 1)
 	go func() {
@@ -343,7 +342,7 @@ func pass(nc *net.UnixConn, to io.Writer, p []byte) error {
 	}
 }
 
-// hungUp reports whether the other side of nc has closed it.
+// hungUp reports whether the peer has closed nc.
 func hungUp(nc *net.UnixConn) (gone bool) {
 	raw, err := nc.SyscallConn()
 	if err != nil {
@@ -357,7 +356,7 @@ func hungUp(nc *net.UnixConn) (gone bool) {
 	return gone || err != nil
 }
 
-// request is what a shim that was started as p says asks for.
+// request returns the request of a shim that was started as p describes.
 func (r *Relay) request(p []byte) (shim Shim, q callbacks.Request, err error) {
 	var b begin
 	if len(p) > maxBegin {
@@ -418,8 +417,8 @@ func (r *Relay) beneath(path string) bool {
 	return filepath.IsAbs(path) && filepath.Clean(path) == path && slices.ContainsFunc(r.config.Roots, func(root string) bool { return beneath.Has(root, path) })
 }
 
-// resolve is path, an existing one beneath a root, without links. It reports false
-// where there is none or it is led out of its root.
+// resolve returns path, an existing one beneath a root, without links. It reports false if
+// there is none or it leads out of its root.
 func (r *Relay) resolve(path string) (string, bool) {
 	if !r.beneath(path) {
 		return "", false
@@ -440,8 +439,8 @@ func (r *Relay) resolve(path string) (string, bool) {
 	return "", false
 }
 
-// stays reports whether path, of which the end need not be there, is beneath a root and
-// no link leads it out.
+// stays reports whether path, whose last components may be missing, is beneath a root and no
+// link leads out of it.
 func (r *Relay) stays(path string) bool {
 	clean := filepath.Clean(path)
 	if !r.beneath(clean) {
@@ -464,7 +463,7 @@ func (r *Relay) stays(path string) bool {
 	return false
 }
 
-// kindOfVariable says what a variable may hold that a program is given.
+// kindOfVariable says what a variable for a program may contain.
 type kindOfVariable int
 
 const (
@@ -494,8 +493,8 @@ var scriptVariables = map[string]kindOfVariable{
 // packagePrefix is that of the variables with the fields of a package.json.
 const packagePrefix = "npm_package_"
 
-// kindOf says what the variable name may hold for a program of a kind; 0: it is not
-// given.
+// kindOf returns what the variable name may contain for a program of a kind; 0 means that it is
+// not passed.
 func kindOf(kind, name string) kindOfVariable {
 	if kind != callbacks.Scripts {
 		return variables[name]
@@ -509,7 +508,7 @@ func kindOf(kind, name string) kindOfVariable {
 	return 0
 }
 
-// filter is env without what a program of the kind is not to have.
+// filter returns env without the variables that a program of the kind must not get.
 func (r *Relay) filter(kind string, env map[string]string, cwd string) map[string]string {
 	out := map[string]string{}
 	for name, value := range env {
@@ -556,7 +555,7 @@ func (o *output) send(kind byte, p []byte) error {
 	return write(o.nc, kind, p)
 }
 
-// streamOf is one stream of output.
+// streamOf returns a writer of one stream of output.
 type streamOf struct {
 	*output
 	kind byte
@@ -596,8 +595,8 @@ func read(r io.Reader) (kind byte, p []byte, err error) {
 	return head[0], p, err
 }
 
-// readsInput reports whether a shim of that name passes its input on: an editor has
-// the caller's own.
+// readsInput reports whether a shim of that name forwards its input: an editor uses the
+// caller's own.
 func readsInput(name string) bool {
 	return name != callbacks.Editor && name != callbacks.SequenceEditor
 }

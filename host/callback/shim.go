@@ -111,7 +111,7 @@ func shim(path string, args []string, stdin io.Reader, stdout, stderr io.Writer)
 	}
 }
 
-// environment are the variables that may go to the program of a shim.
+// environment returns the variables that may be passed to the program of a shim.
 func environment(shim string, environ []string) map[string]string {
 	env := map[string]string{}
 	for _, v := range environ {

@@ -76,8 +76,7 @@ func (r *run) attributes(n *seccomp.Call) seccomp.Answer {
 	return seccomp.Fail(r.asCaller(-1, func() error { return c.change(&a) }))
 }
 
-// open opens what a is about as the user that the run is, to whom some folders on the
-// way may be closed.
+// open opens the file of a as the run's user, to whom some folders on the way may be closed.
 func (r *run) open(a *attributeCall, name string) (fd int, err error) {
 	if r.user == nil {
 		return a.open(name)

@@ -11,8 +11,8 @@ import (
 	"github.com/toold/toold/host/beneath"
 )
 
-// interpreter is the ELF interpreter that the file path names; "" when it
-// names none, or is no ELF file.
+// interpreter returns the ELF interpreter that the file path names; "" if it names none, or is
+// not an ELF file.
 func interpreter(path string) (string, error) {
 	// Without O_NONBLOCK a FIFO would wait for its writer.
 	fd, err := beneath.RetryEINTR(func() (int, error) {
@@ -36,10 +36,9 @@ func (fd preader) ReadAt(p []byte, off int64) (int, error) {
 	return max(n, 0), err
 }
 
-// elfInterpreter reads what the kernel reads when it executes r: the first
-// PT_INTERP, in this machine's byte order, of a program of either width. It
-// is here since debug/elf reads all sections as well, which takes ten times
-// as long and happens on every run.
+// elfInterpreter reads what the kernel reads when it executes r: the first PT_INTERP, in this
+// machine's byte order, of a program of either word size. debug/elf would read all sections
+// too, which takes ten times as long and happens on every run.
 func elfInterpreter(r io.ReaderAt) string {
 	var head [64]byte
 	if n, _ := r.ReadAt(head[:], 0); n < 52 || string(head[:4]) != "\x7fELF" {

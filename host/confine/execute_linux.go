@@ -10,7 +10,7 @@ import (
 	"github.com/toold/toold/host/seccomp"
 )
 
-// refusal says why the file p is not executed, or "".
+// refusal returns why the file p must not be executed, or "".
 func (g *grants) refusal(p *found, argv []string) string {
 	id := idOf(&p.stat)
 	shell := IsShell(p.path)

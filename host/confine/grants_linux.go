@@ -42,7 +42,7 @@ type started struct {
 	args    []string
 }
 
-// fileID is a file, whatever its names are.
+// fileID identifies a file independently of its names.
 type fileID struct{ dev, ino uint64 }
 
 func idOf(st *unix.Stat_t) fileID { return fileID{uint64(st.Dev), st.Ino} }
@@ -52,21 +52,21 @@ func (g *grants) canWrite(path string) bool {
 	return slices.ContainsFunc(g.write, func(dir string) bool { return beneath.Has(dir, path) })
 }
 
-// hides reports whether what is at path is kept from being read, or listed.
+// hides reports whether reading or listing path is prevented.
 func (g *grants) hides(path string) bool {
 	return g.leads[path] || isDevice(path) || slices.ContainsFunc(g.hidden, func(dir string) bool { return beneath.Has(dir, path) })
 }
 
-// isDevice reports whether path is one of a device. Those that every tool may use are
-// granted one by one (openDevices): others are what people type into terminals, and the
-// disks beneath all files.
+// isDevice reports whether path is that of a device. Those that every tool may use are granted
+// one by one (openDevices): others are terminals that people type into, and the disks beneath
+// all files.
 func isDevice(path string) bool {
 	return strings.HasPrefix(path, devices+"/") && !beneath.Has(devices+"/shm", path)
 }
 
 const devices = "/dev"
 
-// holdsProgram reports whether the file at path was granted to be executed.
+// holdsProgram reports whether executing the file at path was granted.
 func (g *grants) holdsProgram(path string) bool {
 	var st unix.Stat_t
 	if unix.Stat(path, &st) == nil && g.programs[idOf(&st)] {

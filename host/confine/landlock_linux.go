@@ -46,15 +46,14 @@ func openDevices() (fds []int) {
 	return fds
 }
 
-// openPath opens path, whatever it is, only to name it. Links are followed
-// without O_NOFOLLOW.
+// openPath opens path, whatever it is, as a reference only. Links are followed without
+// O_NOFOLLOW.
 func openPath(path string, flags int) (int, error) {
 	return beneath.RetryEINTR(func() (int, error) { return unix.Open(path, unix.O_PATH|unix.O_CLOEXEC|flags, 0) })
 }
 
-// renounce takes from the calling thread, and what it starts, for good what no
-// confined run has: what a setuid program gains, and capabilities. An error
-// comes with the step that failed.
+// renounce permanently removes from the calling thread, and what it starts, what no confined
+// run has: what a setuid program gains, and capabilities. An error names the step that failed.
 func renounce(asUser bool) (step string, err error) {
 	// Landlock and the filter ask for it, and it holds without them as well: a
 	// setuid program that the tool executes gains nothing.
@@ -134,8 +133,8 @@ func dropCapabilities(asUser bool) error {
 	return nil
 }
 
-// dropInheritable leaves no capability to what the thread starts. A supervisor
-// in a user namespace has some to hand on.
+// dropInheritable removes all capabilities from what the thread starts. A supervisor in a user
+// namespace could pass some on.
 func dropInheritable() error {
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData

@@ -134,7 +134,7 @@ func isThread(tid int, other string) bool {
 	return err == nil
 }
 
-// toRoot makes p the topmost folder. When it fails, p is nothing.
+// toRoot makes p the root folder. If it fails, p is nothing.
 func (p *found) toRoot() error {
 	if p.fd >= 0 {
 		p.close()
@@ -147,7 +147,7 @@ func (p *found) toRoot() error {
 	return err
 }
 
-// toDir makes p, which is nothing yet, the folder that dir is to the thread tid.
+// toDir makes p, which is nothing yet, the folder that dir is for the thread tid.
 func (p *found) toDir(tid, dir int) error {
 	fd, err := unix.Open(folderOf(tid, dir), unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -157,7 +157,7 @@ func (p *found) toDir(tid, dir int) error {
 	return p.where()
 }
 
-// folderOf is a link to what dir, a descriptor or AT_FDCWD, is to the thread tid.
+// folderOf returns a link to what dir, a descriptor or AT_FDCWD, is for the thread tid.
 func folderOf(tid, dir int) string {
 	if dir == unix.AT_FDCWD {
 		return "/proc/" + strconv.Itoa(tid) + "/cwd"
@@ -165,9 +165,8 @@ func folderOf(tid, dir int) string {
 	return "/proc/" + strconv.Itoa(tid) + "/fd/" + strconv.Itoa(dir)
 }
 
-// where makes the path of p that of what is open, whatever way led there: another
-// thread of the caller's may have changed that since, and whoever judges goes by the
-// path.
+// where sets the path of p to that of the open file, whatever way led there: another thread of
+// the caller may have changed that since, and the judgement goes by the path.
 func (p *found) where() (err error) {
 	p.path, err = os.Readlink("/proc/self/fd/" + strconv.Itoa(p.fd))
 	return err
@@ -179,7 +178,7 @@ func (p *found) inProc() bool {
 	return strings.HasPrefix(p.path, "/proc") && unix.Fstatfs(p.fd, &fs) == nil && fs.Type == unix.PROC_SUPER_MAGIC
 }
 
-// look ends the lookup of p.
+// look completes the lookup of p.
 func (p *found) look() error {
 	err := unix.Fstat(p.fd, &p.stat)
 	if err == nil {

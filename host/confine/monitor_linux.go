@@ -158,7 +158,7 @@ func (m *Monitor) judge(n *seccomp.Call) seccomp.Answer {
 	return m.attributes(n)
 }
 
-// ofItself lets a process act on its own threads and on nobody else.
+// ofItself lets a process act on its own threads only.
 func (m *Monitor) ofItself(tid, target int) seccomp.Answer {
 	if target > 0 && isThread(tid, strconv.Itoa(target)) {
 		return seccomp.GoOn()
@@ -166,7 +166,7 @@ func (m *Monitor) ofItself(tid, target int) seccomp.Answer {
 	return seccomp.Fail(unix.EPERM)
 }
 
-// signal lets processes of the run signal each other and nobody else.
+// signal lets processes of the run signal only each other.
 func (m *Monitor) signal(nr uint32, target int) seccomp.Answer {
 	switch {
 	case target == 0:
@@ -189,8 +189,8 @@ func (m *Monitor) signal(nr uint32, target int) seccomp.Answer {
 	return seccomp.Fail(unix.EPERM)
 }
 
-// mapToExecute refuses to map a file that the tool can write as code. A loader
-// is so of no use to somebody who gets it to load a file of the workspace.
+// mapToExecute refuses to map a file that the tool can write to as code. So nobody can use a
+// loader to load a file of the workspace.
 func (m *Monitor) mapToExecute(n *seccomp.Call) seccomp.Answer {
 	path, err := os.Readlink("/proc/" + strconv.Itoa(int(n.TID)) + "/fd/" + strconv.Itoa(int(int32(n.Args[4]))))
 	if err != nil {
@@ -203,9 +203,8 @@ func (m *Monitor) mapToExecute(n *seccomp.Call) seccomp.Answer {
 	return seccomp.GoOn()
 }
 
-// watch has the caller hear of what happens to a file or in a folder, in its place,
-// unless reading it is refused: Landlock knows of opening only, and the events of a
-// folder have the names of what is in it.
+// watch adds an inotify watch in the caller's place, unless reading the file or folder is
+// refused: Landlock only checks opening, and the events of a folder contain the names in it.
 func (m *Monitor) watch(n *seccomp.Call) seccomp.Answer {
 	tid := int(n.TID)
 	name, err := seccomp.Path(tid, n.Args[1])

@@ -171,7 +171,7 @@ func (r *run) bind(n *seccomp.Call, sock, domain int, address []byte) seccomp.An
 	return seccomp.Fail(<-done)
 }
 
-// restrictSelf leaves the calling thread no more of files than the run has, for good.
+// restrictSelf permanently limits the calling thread's access to files to that of the run.
 func (r *run) restrictSelf() error {
 	if err := r.become(); err != nil {
 		return err

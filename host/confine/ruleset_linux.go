@@ -42,9 +42,9 @@ type confinement struct {
 	abi                                         int
 }
 
-// ruleset is a confinement as Landlock has it. Making one takes longer than to
-// start a thread with it, so it is kept, as long as what it speaks of is the
-// same: rules are of files and folders, whatever their names are by now.
+// ruleset is a confinement in Landlock's form. Making one takes longer than starting a thread
+// with it, so it is kept as long as the files that it refers to are the same: rules refer to
+// files and folders, not to their names.
 type ruleset struct {
 	of     confinement
 	fd     int // -1 without Landlock
@@ -52,7 +52,7 @@ type ruleset struct {
 	grants grants
 }
 
-// stamp is what a path was.
+// stamp identifies what was at a path.
 type stamp struct {
 	path string
 	// timed says that a change of what is in it counts.
@@ -119,7 +119,7 @@ func (r *ruleset) close() {
 	}
 }
 
-// builder is a ruleset that is being made.
+// builder builds a ruleset.
 type builder struct {
 	fd      int
 	handled uint64
@@ -128,8 +128,8 @@ type builder struct {
 	grants  grants
 }
 
-// newBuilder makes an empty ruleset: nothing is allowed of what version abi
-// knows to refuse. judged says that a filter has the supervisor connect sockets.
+// newBuilder returns a builder of a ruleset that allows nothing that version abi can refuse.
+// judged says that a filter makes the supervisor connect sockets.
 func newBuilder(abi int, hiding, judged bool) (*builder, string, error) {
 	b := &builder{handled: accessHandled, fd: -1, grants: grants{programs: map[fileID]bool{}, loaders: map[fileID]bool{}}}
 	if abi < abiRefer {
@@ -227,8 +227,8 @@ func (b *builder) build(s *Rulesets, of confinement) (step string, err error) {
 	return b.allowInterpreters(of)
 }
 
-// allowLoader allows to execute the ELF interpreter of file. An error without a
-// step is one of reading file.
+// allowLoader allows executing the ELF interpreter of file. An error without a step comes from
+// reading file.
 func (b *builder) allowLoader(file string) (step string, err error) {
 	name, err := interpreter(file)
 	if err != nil || name == "" {
@@ -244,9 +244,9 @@ func (b *builder) allowLoader(file string) (step string, err error) {
 	return "", nil
 }
 
-// allowInterpreters allows to execute what the run's own program, a script, is
-// run by. Where the run could put something else in the place of one of them,
-// or of the script, whose first line is what names them, it allows none.
+// allowInterpreters allows executing the interpreters of the run's own program, a script. If
+// the run could replace one of them, or the script, whose first line names them, it allows
+// none.
 func (b *builder) allowInterpreters(of confinement) (step string, err error) {
 	if of.interpreters == "" {
 		return "", nil
@@ -285,8 +285,8 @@ func (b *builder) allowInterpreters(of confinement) (step string, err error) {
 	return "", nil
 }
 
-// note has the ruleset forgotten when path is another, or, if timed, when what
-// is in it is.
+// note makes the ruleset invalid once path is another file, or, if timed, once its content is
+// another.
 func (b *builder) note(path string, timed bool) {
 	s := look(path, timed)
 	if timed && time.Since(time.Unix(s.sec, s.nsec)) < fresh {
@@ -295,8 +295,8 @@ func (b *builder) note(path string, timed bool) {
 	b.seen = append(b.seen, s)
 }
 
-// allow grants access to path and what lies beneath it, and returns what it is.
-// Links are followed; a path that is not there grants nothing and is nil.
+// allow grants access to path and what lies beneath it, and returns what it is. Links are
+// followed; a missing path grants nothing, and nil is returned.
 func (b *builder) allow(path string, access uint64) (*unix.Stat_t, error) {
 	b.note(path, true)
 	fd, err := openPath(path, 0)
@@ -326,11 +326,10 @@ func (b *builder) add(fd int, access uint64) error {
 	return nil
 }
 
-// allReadableBut allows to read all but what hide names, and what lies beneath
-// it. Landlock knows no exceptions: a rule for / would be one for what is hidden
-// too. So there is a rule for each file and folder that lies beside the way to
-// it, and none for the folders of the way, which can be passed through and not
-// be listed. It returns what the operator should know.
+// allReadableBut allows reading everything except what hide names and what lies beneath it.
+// Landlock has no exceptions: a rule for / would include what is hidden. So there is a rule for
+// each file and folder beside the way to it, and none for the folders on the way, which can be
+// passed through but not listed. It returns what the operator should know.
 func (b *builder) allReadableBut(hide []string) (text string) {
 	leads := map[string]bool{"/": true, devices: true}
 	hidden := make([]string, len(hide))
@@ -366,8 +365,8 @@ func (b *builder) allReadableBut(hide []string) (text string) {
 	return text
 }
 
-// readable allows to read path. What cannot be opened cannot be read: it has
-// gone, or this user may not pass. What a link leads to has a rule where it is.
+// readable allows reading path. What cannot be opened cannot be read: it has gone, or this user
+// may not pass. The target of a link has a rule of its own.
 func (b *builder) readable(path string) {
 	fd, err := openPath(path, unix.O_NOFOLLOW)
 	if err != nil {
@@ -387,7 +386,7 @@ func (b *builder) readable(path string) {
 	}
 }
 
-// leadsTo is where path leads, as far as there is something.
+// leadsTo returns where path leads, as far as it exists.
 func leadsTo(path string) string {
 	for dir, rest := path, ""; ; dir, rest = filepath.Dir(dir), filepath.Join(filepath.Base(dir), rest) {
 		if real, err := filepath.EvalSymlinks(dir); err == nil {
@@ -399,7 +398,7 @@ func leadsTo(path string) string {
 	}
 }
 
-// entries are the names in a folder, max at most.
+// entries returns the names in a folder, at most max.
 func entries(dir string, max int) ([]string, error) {
 	f, err := os.Open(dir)
 	if err != nil {

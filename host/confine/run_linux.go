@@ -14,7 +14,7 @@ import (
 	"github.com/toold/toold/host/seccomp"
 )
 
-// run is what its judges know of the run that a Monitor answers for.
+// run is what is known of the run whose system calls a Monitor answers.
 type run struct {
 	listener seccomp.Listener
 	grants   atomic.Pointer[grants] // set before the child is started
@@ -35,7 +35,7 @@ type run struct {
 // were executed and of those that were refused.
 const maxPrograms = 64
 
-// programLog is what a run executed beside its own program.
+// programLog records what a run executed besides its own program.
 type programLog struct {
 	mu            sync.Mutex
 	count, denied int
@@ -59,7 +59,7 @@ func (l *programLog) refused(path, why string) {
 	}
 }
 
-// become makes the calling thread, and it alone, the user that the run is.
+// become gives the calling thread, and no other, the user of the run.
 func (r *run) become() error {
 	u := r.user
 	if u == nil {
@@ -78,10 +78,9 @@ func (r *run) become() error {
 	return nil
 }
 
-// asCaller does f, which makes one system call on sock, as the user that the run
-// is, since what a Unix socket is told of its other side is who connects or
-// listens. f may wait, where too many wait for the other side already; it does not
-// wait beyond the end of the run.
+// asCaller runs f, which makes one system call on sock, as the run's user: a Unix socket tells
+// its peer who connects or listens. f may wait if too many connections already wait at the
+// peer, but not beyond the end of the run.
 func (r *run) asCaller(sock int, f func() error) error {
 	thread, done := make(chan int, 1), make(chan error, 1)
 	go func() {
@@ -120,8 +119,8 @@ func (r *run) asCaller(sock int, f func() error) error {
 	}
 }
 
-// takeDescriptor returns a descriptor, of this process, of what fd is to the
-// thread tid. Whether tid is still who it was, Listener.Valid says afterwards.
+// takeDescriptor returns a descriptor of this process for the file that fd is for the thread
+// tid. Listener.Valid tells afterwards whether tid was still the same thread.
 func takeDescriptor(tid, fd int) (int, error) {
 	pidfd, err := unix.PidfdOpen(tid, unix.PIDFD_THREAD)
 	if err == unix.EINVAL { // before Linux 6.9: by the process

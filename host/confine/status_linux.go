@@ -72,7 +72,7 @@ func (s *Status) Limit(most Level) {
 	s.lose()
 }
 
-// lose fills in what is lost.
+// lose fills in what is missing.
 func (s *Status) lose() {
 	s.Lost = nil
 	lost := func(when bool, what string) {

@@ -36,8 +36,8 @@ type View struct {
 // errChange says that the view is not what a run needs.
 var errChange = errors.New("it has to be changed")
 
-// attachment is a mount, and the step of prepare that it was made for. An id of 0 is of
-// none yet.
+// attachment is a mount and the step of prepare for which it was made. An id of 0 means that it
+// is not known yet.
 type attachment struct {
 	id   uint64
 	step stepName
@@ -89,8 +89,8 @@ const (
 	resolvConf = "nameserver 198.18.0.0\noptions use-vc\n"
 )
 
-// resolve puts resolvConf where programs look for it. On the host that file may be
-// replaced at any time, which takes the mount away.
+// resolve puts resolvConf where programs look for it. On the host that file may be replaced at
+// any time, which removes the mount.
 func (v *View) resolve() error {
 	if at, err := seenAt(unix.AT_FDCWD, resolvPath, 0); err != nil || at.kind != unix.S_IFREG || at.mount == v.resolver {
 		return nil // without such a file it is asked for on this host, which is answered as well
@@ -152,21 +152,21 @@ func (v *View) empty(dir string) error {
 	return v.attach(dir)
 }
 
-// note has path taken back with the step, where something is about to be made there.
+// note records that something is about to be created at path, to be removed with the step.
 func (v *View) note(path string) {
 	if _, there := v.attached[path]; !there {
 		v.attached[path] = attachment{step: v.step}
 	}
 }
 
-// attach notes what is mounted at path now.
+// attach records what is mounted at path now.
 func (v *View) attach(path string) error {
 	id, err := mountAt(path)
 	v.attached[path] = attachment{id, v.step}
 	return err
 }
 
-// drop takes back what was mounted on path and on what lies in it.
+// drop unmounts what was mounted on path and on what lies in it.
 func (v *View) drop(path string) error {
 	for _, at := range slices.Sorted(maps.Keys(v.attached)) {
 		if !beneath.Has(path, at) {
@@ -187,7 +187,7 @@ func (v *View) drop(path string) error {
 	return nil
 }
 
-// sweep removes what was made at path, and on the way to it, in an empty cover.
+// sweep removes what was created at path, and on the way to it, in an empty cover.
 func (v *View) sweep(path string) {
 	dir, _, ok := v.under(path)
 	for ok && v.covers[dir].empty && path != dir {
@@ -199,13 +199,13 @@ func (v *View) sweep(path string) {
 	}
 }
 
-// mountAt is the mount that path is on.
+// mountAt returns the mount that contains path.
 func mountAt(path string) (uint64, error) {
 	at, err := seenAt(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW)
 	return at.mount, err
 }
 
-// seen is what is at a path in a view.
+// seen identifies what is at a path in a view.
 type seen struct {
 	id    fileID
 	mount uint64
@@ -223,7 +223,7 @@ func seenAt(dir int, path string, flags int) (seen, error) {
 	return seen{fileID{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}, st.Mnt_id, st.Mode & unix.S_IFMT}, err
 }
 
-// own puts copies, which are this user's, in the place of root's files in dir.
+// own replaces root's files in dir by copies that belong to this user.
 func (v *View) own(dir string) error {
 	if os.Geteuid() == 0 {
 		return nil
@@ -268,9 +268,9 @@ func (v *View) Prepare(b *Bounds) error {
 	return <-done
 }
 
-// prepare makes visible what the run of b may use, so that nothing beneath
-// what it may write can be executed but what was granted, and hides the rest of
-// what is the daemon's. What is there for another run it takes back.
+// prepare makes visible what the run of b may use, so that nothing beneath what it may write
+// can be executed except what was granted, and hides everything else of the daemon's. It takes
+// back what another run needed.
 func (v *View) prepare(b *Bounds) error {
 	type step struct {
 		stepName
@@ -319,7 +319,7 @@ func (v *View) prepare(b *Bounds) error {
 	return nil
 }
 
-// takeBack takes back what is there for other steps than these.
+// takeBack undoes all steps but these.
 func (v *View) takeBack(steps map[stepName]bool) error {
 	for path, a := range v.attached {
 		if steps[a.step] || v.covers[path].always {
@@ -349,7 +349,7 @@ func (v *View) hide(path string) error {
 	return v.empty(leadsTo(path))
 }
 
-// under is the innermost cover that path lies beneath, and the way from there.
+// under returns the innermost cover above path, and the way from there.
 func (v *View) under(path string) (dir, rest string, ok bool) {
 	for c := range v.covers {
 		if len(c) >= len(dir) && path != c && beneath.Has(c, path) {
@@ -458,7 +458,7 @@ func (v *View) bind(path string, attributes uint64) error {
 	return nil
 }
 
-// place makes something to mount on at path, where a cover is empty there.
+// place creates a mount point at path, if a cover is empty there.
 func (v *View) place(path string, folder bool) error {
 	dir, rest, ok := v.under(path)
 	if !ok || !v.covers[dir].empty {
@@ -523,7 +523,7 @@ func (v *View) reveal(path string, links int) error {
 	return v.reveal(target, links+1)
 }
 
-// block has nobody connect to socket.
+// block makes it impossible to connect to socket.
 func (v *View) block(socket string) error {
 	var now unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, socket, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_MNT_ID|unix.STATX_TYPE, &now); err != nil {

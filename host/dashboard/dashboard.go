@@ -190,7 +190,7 @@ func (d *Dashboard) Beside(operator http.Handler) http.Handler {
 	})
 }
 
-// overTCP admits a request of the page of this server.
+// overTCP admits requests of this server's page.
 func (d *Dashboard) overTCP(w http.ResponseWriter, r *http.Request) {
 	if !isLoopback(hostname(r.Host)) {
 		refuse(w, http.StatusForbidden, fmt.Sprintf("this server is not %q; use 127.0.0.1 or localhost", r.Host))
@@ -236,7 +236,7 @@ func isLoopback(name string) bool {
 	return strings.EqualFold(name, "localhost") || net.ParseIP(name).IsLoopback()
 }
 
-// hostname is what a Host names, without its port.
+// hostname returns the host in a Host header, without its port.
 func hostname(host string) string {
 	u := url.URL{Host: host}
 	return u.Hostname()
@@ -263,7 +263,7 @@ func refuse(w http.ResponseWriter, status int, text string) {
 	json.NewEncoder(w).Encode(map[string]string{"error": text})
 }
 
-// routes is the page, and what it may ask.
+// routes returns a handler of the page and of what it may request.
 func (d *Dashboard) routes() http.Handler {
 	mux := http.NewServeMux()
 	root, err := fs.Sub(files, "page")
@@ -316,8 +316,8 @@ func (d *Dashboard) routes() http.Handler {
 	})
 }
 
-// question is a request of the operator's own: nothing of that of the browser is in
-// it but what to made of it.
+// question returns a request of the operator's own: it contains nothing of the browser's except
+// what to made of it.
 func (d *Dashboard) question(ctx context.Context, to func(*http.Request) (method, path, body string), of *http.Request) *http.Request {
 	method, path, body := to(of)
 	q, err := http.NewRequestWithContext(ctx, method, "http://toold"+path, strings.NewReader(body))
@@ -327,7 +327,7 @@ func (d *Dashboard) question(ctx context.Context, to func(*http.Request) (method
 	return q
 }
 
-// ask is the operator's answer to a question without a body, as JSON, or nil.
+// ask returns the operator's answer to a question without a body, as JSON, or nil.
 func (d *Dashboard) ask(ctx context.Context, path string) json.RawMessage {
 	var w recorder
 	d.config.Operator.ServeHTTP(&w, d.question(ctx, func(*http.Request) (string, string, string) { return "GET", path, "" }, nil))
@@ -337,7 +337,7 @@ func (d *Dashboard) ask(ctx context.Context, path string) json.RawMessage {
 	return w.body
 }
 
-// recorder is an answer that is kept.
+// recorder keeps an answer.
 type recorder struct {
 	header http.Header
 	status int
@@ -353,8 +353,8 @@ func (w *recorder) Header() http.Header {
 func (w *recorder) WriteHeader(status int)      { w.status = status }
 func (w *recorder) Write(b []byte) (int, error) { w.body = append(w.body, b...); return len(b), nil }
 
-// live sends what happens, a line of JSON each: first how the last hour was, then
-// events, and in between how the daemon is.
+// live sends events as lines of JSON: first a summary of the last hour, then events, with the
+// state of the daemon in between.
 func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) {
 	watcher, err := d.config.Events.Watch(events.Filter{Operator: true}, "")
 	if err != nil {
@@ -408,7 +408,7 @@ func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// tickLine is what a page is told from time to time.
+// tickLine is the line with the state of the daemon.
 type tickLine struct {
 	Event    string          `json:"event"`
 	At       time.Time       `json:"at"`
@@ -420,7 +420,7 @@ type tickLine struct {
 // maxTold is about how many events are sent at a time.
 const maxTold = 256
 
-// tell tells what happens until ctx ends: events, and nil where they are to be sent.
+// tell passes on events until ctx ends, and nil when they should be flushed.
 func (d *Dashboard) tell(ctx context.Context, w *events.Watcher, to func(*events.Event) error) error {
 	for {
 		e, err := w.Next(ctx)

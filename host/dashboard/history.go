@@ -21,7 +21,7 @@ const (
 	durations = 96
 )
 
-// history is how the calls of the last hour went. It is safe for concurrent use.
+// history summarizes the calls of the last hour. It is safe for concurrent use.
 type history struct {
 	mu       sync.Mutex
 	since    time.Time
@@ -45,7 +45,7 @@ type minute struct {
 	took [durations]int32
 }
 
-// whole is what a page is told at its beginning.
+// whole is the first line for a page.
 type whole struct {
 	Event    string         `json:"event"`
 	Since    time.Time      `json:"since"`
@@ -56,7 +56,7 @@ type whole struct {
 
 func newHistory() *history { return &history{since: time.Now().UTC()} }
 
-// record follows what happens until ctx ends or the hub is closed.
+// record follows the events until ctx ends or the hub is closed.
 func (h *history) record(ctx context.Context, hub *events.Hub) {
 	for ctx.Err() == nil {
 		w, err := hub.Watch(events.Filter{Operator: true, Kinds: []events.Kind{events.End}}, "")
@@ -73,7 +73,7 @@ func (h *history) record(ctx context.Context, hub *events.Hub) {
 	}
 }
 
-// serious are the codes of what a person should look at, as in the log.
+// serious are the codes that a person should look at, as in the log.
 func serious(code fault.Code) bool {
 	switch code {
 	case fault.Internal, fault.ToolBroken, fault.StoreUnavailable, fault.Timeout, fault.GuestTrap, fault.OutcomeUnknown:
@@ -109,7 +109,7 @@ func (h *history) add(e events.Event) {
 	}
 }
 
-// keep is list with e as its last, and without its first where there are too many.
+// keep returns list with e appended, and without its first element if it is too long.
 func keep(list []events.Event, e events.Event, most int) []events.Event {
 	if len(list) == most {
 		copy(list, list[1:])
@@ -125,7 +125,7 @@ func (h *history) trim(now time.Time) {
 	}
 }
 
-// all is all that is kept.
+// all returns everything that is kept.
 func (h *history) all() whole {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -137,7 +137,7 @@ func (h *history) all() whole {
 	return w
 }
 
-// current is the last minute in which anything ended, or nil.
+// current returns the last minute in which anything ended, or nil.
 func (h *history) current() *minute {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -148,7 +148,7 @@ func (h *history) current() *minute {
 	return &m
 }
 
-// sum is m with its quantiles.
+// sum returns m with its quantiles.
 func (m *minute) sum() minute {
 	s := *m
 	quantile := func(q float64) int64 {
@@ -164,7 +164,7 @@ func (m *minute) sum() minute {
 	return s
 }
 
-// stepOf is the step of a duration, and upTo the longest of a step.
+// stepOf returns the step of a duration, and upTo the longest duration of a step.
 func stepOf(ms int64) int {
 	if ms <= 1 {
 		return 0

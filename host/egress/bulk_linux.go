@@ -17,9 +17,9 @@ var bodies = sync.Pool{New: func() any { return new([copySize]byte) }}
 // is read in large pieces, so that short connections need no memory for these.
 const bulkFrom = 64 << 10
 
-// bulk is a connection beneath TLS, which reads and writes a record of 16 KiB at a time.
-// It reads more at once, and writes at once what was written while it is held: most of
-// the time that TLS takes beside its arithmetic is that of the kernel.
+// bulk is a connection beneath TLS, which reads and writes records of 16 KiB one by one. It
+// reads more at a time, and writes at once what was written while it was held: besides its
+// arithmetic, TLS spends most of its time in the kernel.
 type bulk struct {
 	net.Conn
 
@@ -73,8 +73,9 @@ func (b *bulk) readAll(body io.Reader, p []byte) (n int, err error) {
 	return n, err
 }
 
-// gathered is a body of unknown length, from a connection on from. net/http makes a chunk of
-// each piece that it gets, and sends it at once: of what comes in records, a few are one.
+// gathered is a body of unknown length that arrives on the connection from. net/http makes a
+// chunk of each piece that it gets and sends it at once; gathered makes one piece of several
+// records.
 type gathered struct {
 	io.ReadCloser
 	from *bulk
@@ -113,7 +114,7 @@ func (b *bulk) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// hold keeps what is written until release has been called as often.
+// hold keeps written data back until release has been called as often.
 func (b *bulk) hold() {
 	if b != nil {
 		b.mu.Lock()

@@ -99,7 +99,7 @@ type Credential struct {
 	Plain bool
 }
 
-// reads reports whether requests to host are read.
+// reads reports whether requests to host are intercepted.
 func (h *HTTP) reads(host string, port uint16) bool {
 	if h == nil {
 		return false
@@ -181,8 +181,8 @@ type Request struct {
 // maxPath is how much is kept of a request's path, in bytes.
 const maxPath = 512
 
-// sameHeader reports whether a and b are one header to some server: those behind
-// CGI and similar interfaces do not distinguish - from _, and some from no other sign.
+// sameHeader reports whether some server treats a and b as the same header: those behind CGI
+// and similar interfaces do not distinguish - from _, and some not from any other punctuation.
 func sameHeader(a, b string) bool { return sigv4.Plain(a) == sigv4.Plain(b) }
 
 func clip(s string, n int) string {

@@ -20,7 +20,7 @@ import (
 // handshake.
 const headTime = 30 * time.Second
 
-// pair is a connection of a run, and that to its host.
+// pair is a connection of a run and the one to its host.
 type pair struct {
 	run        *run
 	connection *Connection
@@ -60,8 +60,7 @@ func (p *pair) holdsRequests() {
 	}
 }
 
-// readBy makes reading from the run fail from at on; zero: never, except at the end of
-// the run.
+// readBy sets the deadline for reading from the run; zero means none but the end of the run.
 func (p *pair) readBy(at time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -70,7 +69,7 @@ func (p *pair) readBy(at time.Time) {
 	}
 }
 
-// drain ends p when what the run has written is delivered, or cannot be.
+// drain ends p once what the run has written is delivered, or cannot be.
 func (p *pair) drain() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -181,10 +180,9 @@ func (p *pair) copy(received int64) {
 	p.local.Close()
 }
 
-// banner passes on what the host sends first, if that is SSH, and returns its length;
-// 0: it is not. An SSH server does not wait for its client, and a server for HTTP does:
-// what only begins as SSH would be a request to it, followed by others that were not
-// judged.
+// banner passes on what the host sends first, if that is SSH, and returns its length, otherwise
+// 0. An SSH server does not wait for its client, whereas an HTTP server does: to it, what only
+// begins like SSH would be a request, followed by others that were not judged.
 func (p *pair) banner() int64 {
 	p.upstream.SetReadDeadline(time.Now().Add(headTime))
 	begin := make([]byte, len(sshBegin))
@@ -251,5 +249,5 @@ func (p *pair) pass(dst, src *net.TCPConn) (int64, error) {
 // sshBegin is what either side of SSH says first.
 const sshBegin = "SSH-"
 
-// isSSH reports whether a connection begins as SSH does.
+// isSSH reports whether a connection begins like SSH.
 func isSSH(begin []byte) bool { return bytes.HasPrefix(begin, []byte(sshBegin)) }

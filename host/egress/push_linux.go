@@ -123,7 +123,7 @@ func forced(ref gitwire.Ref) *bool {
 	return &is
 }
 
-// countingReader counts what is read.
+// countingReader counts the bytes that are read.
 type countingReader struct {
 	r io.Reader
 	n int64

@@ -302,7 +302,7 @@ func (x *requests) judge(ctx context.Context, out *http.Request, held *holding) 
 // or path.
 var otherRequest = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override", "X-Original-Method", "X-Original-Url", "X-Rewrite-Url", "X-Amz-Copy-Source", "X-Amz-Rename-Source"}
 
-// answer passes resp on, and reports whether all of it was.
+// answer passes resp on, and reports whether it did so completely.
 func (x *requests) answer(w http.ResponseWriter, resp *http.Response, hide masks, refuse func(int, string)) bool {
 	if resp.StatusCode == http.StatusSwitchingProtocols {
 		refuse(http.StatusBadGateway, "the host answers in another protocol")

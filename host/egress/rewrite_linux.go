@@ -15,8 +15,8 @@ import (
 	"github.com/toold/toold/host/sigv4"
 )
 
-// rewrite returns the request that the host gets in the place of r, or why it gets
-// none, with the status of that refusal.
+// rewrite returns the request that is sent to the host instead of r, or why none is, with the
+// status for that refusal.
 func rewrite(c *Connection, secure bool, credentials []Credential, r *http.Request) (out *http.Request, status int, why string) {
 	scheme, usual := "http", uint16(80)
 	if secure {
@@ -73,7 +73,7 @@ func rewrite(c *Connection, secure bool, credentials []Credential, r *http.Reque
 	return out, 0, ""
 }
 
-// forThisHop removes from h what is meant for the next hop only.
+// forThisHop removes the hop-by-hop headers from h.
 func forThisHop(h http.Header) {
 	for _, list := range h["Connection"] {
 		for name := range strings.SplitSeq(list, ",") {
@@ -85,8 +85,8 @@ func forThisHop(h http.Header) {
 	}
 }
 
-// hasDots reports whether a decoded path has a segment . or .., or one that servers may
-// read as such.
+// hasDots reports whether a decoded path has a segment . or .., or one that servers may take
+// for such.
 func hasDots(path string) bool {
 	for segment := range strings.FieldsFuncSeq(path, func(c rune) bool { return c == '/' || c == '\\' }) {
 		if segment, _, _ = strings.Cut(segment, ";"); segment == "." || segment == ".." {
@@ -96,7 +96,7 @@ func hasDots(path string) bool {
 	return false
 }
 
-// signerOf returns what signs the requests; nil: nothing does.
+// signerOf returns the signer of the requests, nil if they are not signed.
 func signerOf(credentials []Credential) *sigv4.Signer {
 	for _, c := range credentials {
 		if c.Sign != nil {
@@ -138,8 +138,7 @@ func (p *pair) sign(s *sigv4.Signer, out *http.Request, payload string) (signatu
 	return signature, 0, ""
 }
 
-// signed signs the request, if there is a signer, and returns what is masked in its
-// answer.
+// signed signs the request, if there is a signer, and returns the maskers for its answer.
 func (p *pair) signed(by *sigv4.Signer, out *http.Request, payload string) (hide masks, status int, why string) {
 	h := p.run.rules.HTTP
 	hide = masks{h.MaskText, h.MaskBody}

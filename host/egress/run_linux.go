@@ -23,7 +23,7 @@ type Gate struct {
 	held  atomic.Int64 // bytes that are in memory before they are sent on
 }
 
-// run is what the connections of one run share.
+// run holds what the connections of one run share.
 type run struct {
 	gate  *Gate
 	rules Rules
@@ -43,7 +43,7 @@ type run struct {
 // were allowed and of those that were refused.
 const maxKept = 64
 
-// ledger holds what became of the connections of a run.
+// ledger holds the outcomes of the connections of a run.
 type ledger struct {
 	refused func(Connection) // or nil
 

@@ -359,8 +359,8 @@ func (s *Session) closePair(p *pair) {
 	s.gate.open.Add(-1)
 }
 
-// serveItself connects fd to what the daemon answers itself: names, and the ssh of a
-// run. done gets what connect returns.
+// serveItself connects fd to a service of the daemon itself: names, and the ssh of a run. done
+// gets what connect returns.
 func (s *Session) serveItself(p *pair, fd int, to netip.AddrPort, flags int, done func(unix.Errno)) {
 	local, errno := splice(s.ctx, fd)
 	if errno != 0 {

@@ -27,17 +27,17 @@ const (
 	maxDropped = 64
 )
 
-// control calls f with the descriptor of c, unless c is closed.
+// control calls f with the descriptor of c unless c is closed.
 func control(c *net.TCPConn, f func(fd int)) {
 	if raw, err := c.SyscallConn(); err == nil {
 		raw.Control(func(fd uintptr) { f(int(fd)) })
 	}
 }
 
-// deliver waits until the other side of c has taken what was written to it, until it
-// cannot, or until ctx ends or drain is over. With drop, what arrives from there
-// meanwhile is discarded: if something is unread when c is closed, the kernel discards
-// what was written. Without drop, another goroutine reads c.
+// deliver waits until the peer of c has received what was written to it, until it cannot, or
+// until ctx ends or drain is over. With drop, what arrives from there meanwhile is discarded:
+// if something is unread when c is closed, the kernel discards what was written. Without drop,
+// another goroutine reads c.
 func deliver(ctx context.Context, c *net.TCPConn, drop bool) {
 	ctx, cancel := context.WithTimeout(ctx, drain)
 	defer cancel()
@@ -80,7 +80,7 @@ func discard(fd int) {
 	}
 }
 
-// isBroken reports whether the other side of c has broken the connection.
+// isBroken reports whether the peer of c has reset the connection.
 func isBroken(c *net.TCPConn) bool {
 	broken := true
 	control(c, func(fd int) {
@@ -90,7 +90,7 @@ func isBroken(c *net.TCPConn) bool {
 	return broken
 }
 
-// hasSent reports whether something can be read from c.
+// hasSent reports whether there is something to read from c.
 func hasSent(c *net.TCPConn) bool {
 	n := 0
 	control(c, func(fd int) {
@@ -255,7 +255,7 @@ func reset(c *net.TCPConn) {
 	c.Close()
 }
 
-// traffic is how many bytes went over connections.
+// traffic counts the bytes of connections.
 type traffic struct{ sent, received atomic.Int64 }
 
 // counted is a connection that counts.

@@ -13,8 +13,8 @@ import (
 // handshakeTime is how long a host may take over a handshake.
 const handshakeTime = 30 * time.Second
 
-// hostSide makes the connections to a host that requests are written to, one after the
-// other, and the first of that which there is already.
+// hostSide makes the connections to a host for requests, one after the other, and first uses
+// the existing one.
 type hostSide struct {
 	*pair
 	ctx    context.Context
@@ -29,7 +29,7 @@ type hostSide struct {
 	traffic traffic
 }
 
-// opened is a connection that requests are written to, or why there is none.
+// opened is a connection for requests, or why there is none.
 type opened struct {
 	conn net.Conn
 	err  error
@@ -95,10 +95,10 @@ func (u *hostSide) close() {
 	u.run.ledger.mu.Unlock()
 }
 
-// asking returns the context of one request to the host, which ends with the run and at
-// end, and a channel that is closed when the request was written. It is not the context
-// of the process's request, which ends when the process sends no more: it may have
-// ended its side only, or have gone, and what it sent before that counts.
+// asking returns the context of one request to the host, which ends with the run and at end,
+// and a channel that is closed once the request was written. It is not the context of the
+// process's request, which ends when the process sends no more: that may have closed only its
+// sending side, or have gone, and what it sent before counts.
 func (u *hostSide) asking() (ctx context.Context, wrote chan struct{}, end func()) {
 	ctx, cancel := context.WithCancel(u.ctx)
 	wrote = make(chan struct{})

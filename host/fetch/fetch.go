@@ -81,8 +81,8 @@ func (g *Grant) TLSFor(u *url.URL) (*tls.Config, error) {
 	return nil, nil
 }
 
-// hostMatch reports whether one of the hosts in grant covers u, and whether it
-// names it without a wildcard.
+// hostMatch reports whether one of the hosts in grant matches u, and whether it names it
+// without a wildcard.
 func (g *Grant) hostMatch(u *url.URL) (ok, named bool) {
 	port := u.Port()
 	if port == "" {
@@ -165,7 +165,7 @@ func Do(ctx context.Context, g *Grant, r *guest.HTTPRequest, trace string) (_ *g
 	return out, secrets.sent, nil
 }
 
-// request returns the request that r asks for, if g grants it, without secrets.
+// request returns the request that r describes, if g grants it, without secrets.
 func request(ctx context.Context, g *Grant, r *guest.HTTPRequest, trace string) (*http.Request, error) {
 	method := strings.ToUpper(r.Method)
 	if method == "" {
@@ -211,8 +211,8 @@ func (g *Grant) allows(method string) bool {
 	return slices.Contains(methods, method) || slices.Contains(methods, "*")
 }
 
-// answer reads resp. carried reports whether its request carried secrets, which must be
-// found in it. Errors are of what comes after "http request to HOST: ".
+// answer reads resp. carried says whether its request contained secrets, which must be found in
+// it. The errors continue "http request to HOST: ".
 func answer(resp *http.Response, carried bool) (*guest.HTTPResponse, error) {
 	// The transport asked for gzip and has undone it. What is encoded still
 	// could hold a secret that nobody would find.
@@ -247,9 +247,9 @@ func check(g *Grant, u *url.URL) (named bool, err error) {
 	return named, nil
 }
 
-// secretTransport puts the secrets of a host on requests to that host and its
-// connections, and takes them off every other one. first is where the guest sent the request
-// itself: a redirect elsewhere carries no header in which a handle stood.
+// secretTransport adds the secrets of a host to requests to that host, and removes them from
+// requests to any other. first is where the guest sent the request itself: a redirect elsewhere
+// carries no header that contained a handle.
 type secretTransport struct {
 	next  *http.Transport
 	grant *Grant
@@ -316,8 +316,8 @@ func (t *secretTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return next.RoundTrip(req)
 }
 
-// fill puts values in the place of the handles in a header's value, also
-// within the base64 of "Basic user:password".
+// fill replaces the handles in a header's value, also within the base64 of "Basic
+// user:password".
 func (g *Grant) fill(v string, named bool) (filled string, found bool, err error) {
 	basic := false
 	text := v

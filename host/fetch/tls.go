@@ -28,8 +28,8 @@ type TLS struct {
 	Insecure      bool
 }
 
-// covers reports whether t is for the host of u, however that is written: unlike
-// a grant, what is missed here is not refused but unchecked.
+// covers reports whether t is for the host of u, however that is written: unlike with a grant,
+// a miss here would mean no check instead of a refusal.
 func (t *TLS) covers(u *url.URL) bool {
 	name, port := hostrule.Split(t.Host)
 	asked, _ := hostrule.Split(u.Hostname())

@@ -66,7 +66,7 @@ func (f *reader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// see takes a byte of the form, and reports whether the name is there with it.
+// see processes a byte of the form, and reports whether it completes the name.
 func (f *reader) see(c byte) bool {
 	if f.escape > 0 {
 		digit := strings.IndexByte("0123456789abcdef", c|0x20)
@@ -87,7 +87,7 @@ func (f *reader) see(c byte) bool {
 	return f.letter(c)
 }
 
-// letter takes a byte that is no part of another one.
+// letter processes a byte that is not part of an escape.
 func (f *reader) letter(c byte) bool {
 	if c == '\\' || c == 0 || c >= 0x80 { // which some leave out
 		return false

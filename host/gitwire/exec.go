@@ -110,7 +110,7 @@ func cutLast(s, sep string) (before, after string, ok bool) {
 	return "", s, false
 }
 
-// unquote reads one word as git quotes it for a shell.
+// unquote parses one word as git quotes it for a shell.
 func unquote(s string) (string, error) {
 	fail := fmt.Errorf("%s is not quoted as git quotes", s)
 	rest, ok := strings.CutPrefix(s, "'")

@@ -212,8 +212,7 @@ func unexpected(err error) error {
 // this package knows. A name that ends with "=" has a value.
 var known = []string{"report-status", "report-status-v2", "side-band-64k", "quiet", "atomic", "ofs-delta", "delete-refs", "push-options", "object-format=", "agent=", "session-id="}
 
-// readCapabilities reads what is behind the NUL of the first command: git begins
-// with a space.
+// readCapabilities parses what follows the NUL of the first command: git begins with a space.
 func readCapabilities(text string) ([]string, error) {
 	if !isText(text) {
 		return nil, fmt.Errorf("capabilities %q that are not text", text)
@@ -243,7 +242,7 @@ func readCapabilities(text string) ([]string, error) {
 	return list, nil
 }
 
-// readCommand reads OLD SP NEW SP NAME.
+// readCommand parses OLD SP NEW SP NAME.
 func readCommand(line string) (Ref, error) {
 	old, rest, ok := strings.Cut(line, " ")
 	id, name, ok2 := strings.Cut(rest, " ")
@@ -263,13 +262,13 @@ func isID(s string) bool {
 	return (len(s) == 40 || len(s) == 64) && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// isText reports whether s is text of one line.
+// isText reports whether s is a single line of text.
 func isText(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(c rune) bool { return c < ' ' || c == 0x7f })
 }
 
-// isRef reports whether name is one that git takes, beneath refs/, and that is
-// UTF-8: a policy is asked about names in JSON, which has no other.
+// isRef reports whether name is a reference beneath refs/ that git accepts, in UTF-8: a policy
+// gets names in JSON, which has nothing else.
 func isRef(name string) bool {
 	if len(name) > maxName || !isText(name) || !strings.HasPrefix(name, "refs/") || strings.ContainsAny(name, " ~^:?*[\\") || strings.Contains(name, "..") || strings.Contains(name, "@{") || strings.HasSuffix(name, ".") {
 		return false

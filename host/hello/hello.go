@@ -69,7 +69,7 @@ func Read(r io.Reader) (begin []byte, names *Names, err error) {
 	return all, names, nil
 }
 
-// recorder is a connection that keeps what is read, and writes nothing.
+// recorder is a connection that records what is read, and discards what is written.
 type recorder struct {
 	net.Conn
 	from io.Reader

@@ -57,7 +57,7 @@ func (n *Server) Of(addr netip.Addr) (string, bool) {
 	return name, ok
 }
 
-// addr is the address that stands for name. There is none when there are too many.
+// addr returns the address that stands for name. There is none if there are too many.
 func (n *Server) addr(name string) (netip.Addr, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -138,9 +138,8 @@ func (n *Server) Answer(ctx context.Context, query []byte) ([]byte, error) {
 	return b.Finish()
 }
 
-// lookUp finds out whether name is there, where the run may connect to it at some
-// port. Any other name seems to be there: connecting to it says what is not
-// granted.
+// lookUp reports whether name exists, if the run may connect to it on some port. Any other name
+// seems to exist: connecting to it tells what is not granted.
 func (n *Server) lookUp(ctx context.Context, name string) dnsmessage.RCode {
 	granted := false
 	for _, h := range n.Hosts {

@@ -150,7 +150,7 @@ type Exit struct {
 	Executed, Refused int
 }
 
-// check refuses what cannot run and fills in defaults.
+// check refuses commands that cannot run, and fills in defaults.
 func (c *Command) check() error {
 	if !filepath.IsAbs(c.Path) || strings.ContainsRune(c.Path, 0) {
 		return &Error{Kind: NotAbsolute, Detail: fmt.Sprintf("the binary %q is not an absolute path", c.Path), Remedy: "name it in full"}
@@ -197,7 +197,7 @@ func (c *Command) checkTerminal(s confine.Status) error {
 	return nil
 }
 
-// ended is the error of a run whose ctx ended.
+// ended returns the error of a run whose ctx ended.
 func (c *Command) ended(ctx context.Context) error {
 	name := filepath.Base(c.Path)
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -206,7 +206,7 @@ func (c *Command) ended(ctx context.Context) error {
 	return fault.Errorf(fault.Aborted, "%s was stopped on request, with all it had started", name)
 }
 
-// cannotRun is the error for a Path that exec refused with errno.
+// cannotRun returns the error for a Path that exec refused with errno.
 func (c *Command) cannotRun(errno syscall.Errno) error {
 	switch errno {
 	case syscall.ENOENT, syscall.ENOTDIR:

@@ -19,7 +19,7 @@ import (
 // maxFrame is beyond any frame, and any lists: arguments, environment and paths.
 const maxFrame = 16 << 20
 
-// order is what the daemon sends about a run under way.
+// order is a message of the daemon about a current run.
 type order struct {
 	// N is which run it is about.
 	N int `json:"n"`
@@ -33,7 +33,7 @@ type order struct {
 	Kill bool `json:"kill,omitempty"`
 }
 
-// spec is one run.
+// spec describes one run.
 type spec struct {
 	// N is which run of its supervisor it is.
 	N       int    `json:"n"`
@@ -62,8 +62,8 @@ type spec struct {
 	lists `json:"-"`
 }
 
-// lists are joined, and not JSON, which would change bytes that are not UTF-8:
-// an argument must arrive as it was.
+// lists are joined strings and not JSON, which would change bytes that are not UTF-8: an
+// argument must arrive unchanged.
 type lists struct {
 	Args, Env, Lines, Write, Exec, Read, Hide, Show, Sockets []byte
 	// Interpreters is the JSON of Confine.Interpreters, or empty.
@@ -74,7 +74,7 @@ func (l *lists) all() []*[]byte {
 	return []*[]byte{&l.Args, &l.Env, &l.Lines, &l.Write, &l.Exec, &l.Read, &l.Hide, &l.Show, &l.Sockets, &l.Interpreters}
 }
 
-// reportFrame is what a supervisor sends.
+// reportFrame is a message of a supervisor.
 type reportFrame struct {
 	// Ready is the first one: it takes orders.
 	Ready bool `json:"ready,omitempty"`

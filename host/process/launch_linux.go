@@ -10,7 +10,7 @@ import (
 	"github.com/toold/toold/host/seccomp"
 )
 
-// job is a run that was ordered.
+// job is a run that the daemon ordered.
 type job struct {
 	sp  *spec
 	fds [5]int // the last may be -1
@@ -20,7 +20,7 @@ type job struct {
 	idle chan struct{}
 }
 
-// close lets go of what came with r.
+// close closes the descriptors that came with r.
 func (r *job) close() {
 	for _, fd := range r.fds {
 		if fd >= 0 {
@@ -51,24 +51,22 @@ func (r *job) leaveTerminal() {
 	}
 }
 
-// launchpad is what a supervisor's launchers use, one after the other.
+// launchpad holds what the launchers of a supervisor use, one after the other.
 type launchpad struct {
 	rulesets *confine.Rulesets
 	view     *confine.View // nil outside of namespaces
 	waste    waste
 }
 
-// launcher is an OS thread that is to start the child of one run, with the
-// working folder of its own, and with the privileges and under the filter that
-// guards ask for, if there are any. All that takes some tenths of a
-// millisecond, which no run has to wait for: it is made beforehand, and reads by
-// itself the run that it is for.
+// launcher is an OS thread that starts the child of one run, with a working folder of its own,
+// and with the privileges and the filter for its guards, if any. All that takes some tenths of
+// a millisecond, for which no run should wait: it is made beforehand, and reads the run itself.
 type launcher struct {
 	guards  *seccomp.Guards  // nil: no filter
 	monitor *confine.Monitor // of the filter
 }
 
-// guardsOf are those that the run sp needs.
+// guardsOf returns the guards that the run sp needs.
 func (p *launchpad) guardsOf(sp *spec) *seccomp.Guards {
 	if !sp.Confine || !sp.Filter {
 		return nil
@@ -77,7 +75,7 @@ func (p *launchpad) guardsOf(sp *spec) *seccomp.Guards {
 	return &g
 }
 
-// bounds are those of the run sp.
+// bounds returns the bounds of the run sp.
 func (p *launchpad) bounds(sp *spec) *confine.Bounds {
 	return &confine.Bounds{
 		Path: sp.Path, Dir: sp.Dir, Write: sp.Write, Exec: sp.Exec, Read: sp.Read, Hide: sp.Hide, Show: sp.Show, Sockets: sp.Sockets, Interpreters: sp.Interpreters,
@@ -85,12 +83,12 @@ func (p *launchpad) bounds(sp *spec) *confine.Bounds {
 	}
 }
 
-// suits reports whether l is for runs with g. nil suits none.
+// suits reports whether l is for runs with g; a nil l is for none.
 func (l *launcher) suits(g *seccomp.Guards) bool {
 	return l != nil && (l.guards == nil) == (g == nil) && (g == nil || *l.guards == *g)
 }
 
-// onLauncher runs f on a launcher with g, or with why there is none.
+// onLauncher runs f on a launcher with g, or with the reason why there is none.
 func (p *launchpad) onLauncher(g *seccomp.Guards, f func(*launcher, error)) {
 	seccomp.OnThread(func() {
 		l := &launcher{guards: g}
@@ -105,7 +103,7 @@ func (p *launchpad) onLauncher(g *seccomp.Guards, f func(*launcher, error)) {
 	})
 }
 
-// tell writes into e what the run executed so far.
+// tell adds to e what the run has executed so far.
 func (l *launcher) tell(e *exitReport) {
 	if l.monitor != nil {
 		e.Programs, e.Executed, e.Refused = l.monitor.Programs()
@@ -203,11 +201,11 @@ func (p *launchpad) launch(l *launcher, r *job) (pid int, scoped bool, fail *fai
 	return pid, scoped, nil
 }
 
-// limitFiles takes a quarter of the open files that process pid may have, for good. The
-// kernel counts the descriptors that wait in sockets for each user, and lets a process
-// send no more while they exceed what it may have open: whoever fills sockets is out of
-// them before the daemon and the supervisors are, which are of the same user and send
-// descriptors for every run.
+// limitFiles permanently reduces the open files of process pid by a quarter. For each user, the
+// kernel counts the descriptors that wait in sockets, and lets a process send no more while
+// there are more of them than it may have open: so whoever fills sockets reaches that limit
+// before the daemon and the supervisors, which have the same user and send descriptors for
+// every run.
 func limitFiles(pid int) error {
 	var limit unix.Rlimit
 	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &limit); err != nil {

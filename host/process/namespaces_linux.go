@@ -15,9 +15,8 @@ const namespacesEnv = "NAMESPACES"
 // filterEnv tells a supervisor that its runs are under a filter.
 const filterEnv = "FILTER"
 
-// namespaceAttr adds to attr the namespaces of a supervisor. Nobody but root
-// may make them without a user namespace, in which this user is itself and
-// nobody else is anybody.
+// namespaceAttr adds the namespaces of a supervisor to attr. Only root may create them without
+// a user namespace, in which this user is itself and no other user exists.
 func namespaceAttr(attr *syscall.SysProcAttr) {
 	attr.Cloneflags = unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWCGROUP
 	if hasCapability(unix.CAP_SYS_ADMIN) {
@@ -30,7 +29,7 @@ func namespaceAttr(attr *syscall.SysProcAttr) {
 	attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getegid(), HostID: os.Getegid(), Size: 1}}
 }
 
-// mayNamespace says why supervisors are not even tried in namespaces.
+// mayNamespace returns why supervisors are not even tried in namespaces.
 func mayNamespace() error {
 	if os.Geteuid() == 0 && !hasCapability(unix.CAP_SYS_ADMIN) {
 		return errors.New("toold runs as root without CAP_SYS_ADMIN, and in a user namespace would lose root's rights over files: run it as another user")

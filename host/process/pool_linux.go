@@ -68,7 +68,7 @@ type grant struct {
 	err error
 }
 
-// supervisor is the daemon's end of one.
+// supervisor is the daemon's side of a supervisor.
 type supervisor struct {
 	cmd *exec.Cmd
 	// conn is for runs and reports, orders for what becomes of a run.
@@ -109,7 +109,7 @@ func errStopping() error {
 	return fault.Errorf(fault.Aborted, "toold is stopping: try again when it runs")
 }
 
-// goLocked makes s go. One that holds a run kills it first.
+// goLocked makes s exit. If it has a run, it kills that first.
 func (s *supervisor) goLocked() {
 	s.asked = true
 	if s.conn == nil {
@@ -121,7 +121,7 @@ func (s *supervisor) goLocked() {
 	s.hangUp()
 }
 
-// hangUp has s end, after the run that it holds, which it kills.
+// hangUp makes s exit, after it has killed its run, if any.
 func (s *supervisor) hangUp() {
 	s.conn.Close()
 	s.orders.Close()
@@ -178,8 +178,7 @@ func (p *pool) fillLocked() {
 	}
 }
 
-// keepLocked gives a supervisor that holds no run to one that waits, or keeps
-// it.
+// keepLocked gives a supervisor without a run to a run that waits, or keeps it.
 func (p *pool) keepLocked(s *supervisor) {
 	s.busy = false
 	if _, alive := p.all[s]; !alive {
@@ -201,7 +200,7 @@ func (p *pool) keepLocked(s *supervisor) {
 	}
 }
 
-// trim ends those beyond Ready that nobody took since the last time.
+// trim ends supervisors beyond Ready that were not taken since the last time.
 func (p *pool) trim() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -219,7 +218,7 @@ func (p *pool) trim() {
 	}
 }
 
-// take gives a supervisor that holds no run.
+// take returns a supervisor without a run.
 func (p *pool) take(ctx context.Context) (*supervisor, error) {
 	p.mu.Lock()
 	if p.closed {

@@ -194,7 +194,7 @@ func (c *Command) follow(ctx context.Context, child *child) (Exit, error) {
 	}
 }
 
-// sameFolder reports why dir is not the folder that c is to run in.
+// sameFolder returns an error if dir is not the folder that c is to run in.
 func (c *Command) sameFolder(dir *os.File) error {
 	if c.Folder == "" {
 		return nil

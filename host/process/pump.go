@@ -19,7 +19,7 @@ import (
 // Linux.
 const pumpBuffer = 64 << 10
 
-// buffers lends buffers of pumpBuffer bytes to goroutines that move streams.
+// buffers lends buffers of pumpBuffer bytes to goroutines that copy streams.
 type buffers struct{ free sync.Pool }
 
 // lend calls f with a buffer.
@@ -46,7 +46,7 @@ type stdio struct {
 	terminal *terminal
 }
 
-// pump moves what processes write into a pipe on to a writer.
+// pump copies what processes write from a pipe to a writer.
 type pump struct {
 	from *os.File
 	to   io.Writer
@@ -58,14 +58,14 @@ type pump struct {
 	stopped func()
 }
 
-// feed moves what a reader gives into a pipe.
+// feed copies a reader to a pipe.
 type feed struct {
 	from io.Reader
 	to   *os.File
 	done chan struct{}
 }
 
-// plumb makes the pipes of c. Pumps, which use b, begin in started.
+// plumb makes the pipes of c. Pumps, which use b, start in started.
 func plumb(c *Command, b *buffers) (*stdio, error) {
 	s := &stdio{buffers: b}
 	fail := func(err error) (*stdio, error) {
@@ -141,7 +141,7 @@ func plumb(c *Command, b *buffers) (*stdio, error) {
 	return s, nil
 }
 
-// same reports whether a and b are one writer.
+// same reports whether a and b are the same writer.
 func same(a, b io.Writer) bool {
 	return a != nil && reflect.TypeOf(a) == reflect.TypeOf(b) && reflect.TypeOf(a).Comparable() && a == b
 }
@@ -153,8 +153,8 @@ func (s *stdio) closeTheirs() {
 	s.own = nil
 }
 
-// started lets go of the child's ends, which the child has by now, and begins
-// to pump. child is nil where there is none.
+// started closes the child's ends, which the child has by now, and starts to pump. child is nil
+// if there is none.
 func (s *stdio) started(child *child) {
 	s.closeTheirs()
 	for _, p := range s.pumps {
@@ -170,8 +170,8 @@ func (s *stdio) started(child *child) {
 	}
 }
 
-// finish is called when no process of the run is alive. It delivers what lies
-// in the pipes, waits for the writers, and closes everything.
+// finish is called once no process of the run is alive. It delivers what is left in the pipes,
+// waits for the writers, and closes everything.
 func (s *stdio) finish() {
 	if s.feed != nil {
 		s.feed.to.Close()
@@ -246,7 +246,7 @@ func (p *pump) run(buf []byte) {
 	}
 }
 
-// stop has stopped called when all that lies in the pipe has been delivered.
+// stop arranges for stopped to be called once everything in the pipe has been delivered.
 func (p *pump) stop() {
 	p.stops.Add(1)
 	p.from.SetReadDeadline(time.Unix(1, 0))

@@ -91,8 +91,8 @@ func (r *starter) tryNamespaces() {
 	r.status.NamespacesReason = "namespaces cannot be made here: " + err.Error()
 }
 
-// mayChangeUser says why runs cannot have users of their own. The folders that
-// lead to a tool's HOME are closed to them but in a view of files.
+// mayChangeUser returns why runs cannot have users of their own. Without a view of the file
+// system, the folders that lead to a tool's HOME are closed to them.
 func (r *starter) mayChangeUser() error {
 	if !r.status.Namespaces {
 		return errors.New("that takes namespaces, and " + r.status.NamespacesReason)
@@ -179,7 +179,7 @@ func (r *starter) start(ctx context.Context, c *Command, dir *os.File, files [3]
 	}
 }
 
-// admits refuses c where it demands more than s gives.
+// admits refuses c if it demands more than s provides.
 func admits(s confine.Status, c *Command) error {
 	level := s.Level()
 	if c.Confine.User != nil {
@@ -259,10 +259,10 @@ func (c *child) stopping()               { c.order(&order{Stopping: true}) }
 func (c *child) terminate()              { c.wake(); c.order(&order{Terminate: true}) }
 func (c *child) kill()                   { c.wake(); c.order(&order{Kill: true}) }
 
-// abandon kills the supervisor, which did not see to it that the run ended.
+// abandon kills the supervisor, which failed to end the run.
 func (c *child) abandon() { c.s.cmd.Process.Kill() }
 
-// wake lets the supervisor go on where an unconfined child has stopped it.
+// wake continues the supervisor if an unconfined child has stopped it.
 func (c *child) wake() { c.s.cmd.Process.Signal(syscall.SIGCONT) }
 
 // Runs reports whether the process pid was, or may have been, started by a run of r, or cannot
@@ -316,7 +316,7 @@ func (r *starter) Runs(pid int) bool {
 	return err != nil || theirs == r.namespace || r.namespace == (procfs.Namespace{})
 }
 
-// supervisors are the processes of those that live.
+// supervisors returns the processes of the living supervisors.
 func (r *starter) supervisors() map[int]bool {
 	pids := map[int]bool{}
 	r.mu.Lock()

@@ -26,7 +26,7 @@ type starter struct {
 	gone    sync.WaitGroup
 }
 
-// child is one run under way.
+// child is a current run.
 type child struct {
 	done chan outcome
 

@@ -150,7 +150,7 @@ func (s *service) serve() int {
 	return <-s.over
 }
 
-// await has a launcher with g read the next run.
+// await lets a launcher with g read the next run.
 func (s *service) await(g *seccomp.Guards) {
 	s.onLauncher(g, func(l *launcher, err error) {
 		if err != nil {
@@ -160,8 +160,8 @@ func (s *service) await(g *seccomp.Guards) {
 	})
 }
 
-// attend reads the next run and has it run: on l, of the calling thread, if it
-// suits, otherwise on a launcher that is made for it. Then another attends.
+// attend reads the next run and runs it: on l, of the calling thread, if it suits, otherwise on
+// a launcher that is made for it. Then another one attends.
 func (s *service) attend(l *launcher) {
 	// Nobody waits now.
 	s.waste.leave()
@@ -268,7 +268,7 @@ func (s *service) killChild() {
 // stopPatience is how long freeStopping looks at a run that was told to stop.
 const stopPatience = 10 * time.Second
 
-// lookStopping has freeStopping look at the run n from now on.
+// lookStopping starts freeStopping for the run n.
 func (s *service) lookStopping(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -346,7 +346,7 @@ func report(r *reportFrame) error {
 	return nil
 }
 
-// begin notes that the child of r is pid, or, with 0, that there will be none.
+// begin records that the child of r is pid, or, with 0, that there will be none.
 func (s *service) begin(r *job, pid int) {
 	s.mu.Lock()
 	s.n, s.pid, s.stopping, s.freed = r.sp.N, pid, time.Time{}, false
@@ -435,7 +435,7 @@ func (s *service) reap(sp *spec, pid int, scoped bool) *exitReport {
 	return e
 }
 
-// control reads the control socket, and keeps the descriptors that come along.
+// control reads the control socket, and keeps the descriptors that are passed.
 type control struct {
 	fds []int
 	oob [128]byte

@@ -38,7 +38,7 @@ type Terminal struct {
 // Size is the number of rows and columns of a terminal.
 type Size = struct{ Rows, Cols uint16 }
 
-// terminal is the daemon's end of one.
+// terminal is the daemon's side of a terminal.
 type terminal struct {
 	master *os.File
 	// slave is the child's end, kept until the end of the run: a child that has given
@@ -57,7 +57,7 @@ type terminal struct {
 
 const endOfInput = "\x04" // Ctrl-D, of a terminal that nobody changed
 
-// run types what is read, as soon as the child executes its program.
+// run passes input to the terminal once the child executes its program.
 func (t *terminal) run(buf []byte) {
 	defer close(t.typed)
 	select {

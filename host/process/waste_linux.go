@@ -14,9 +14,9 @@ const (
 	lookEach = 8
 )
 
-// waste has garbage collected, now and then. The supervisor has no collector
-// that runs by itself: one that waits for a thread which starts a child would
-// wait for ever, as that thread waits for the monitor, which would be stopped.
+// waste collects garbage now and then. The supervisor has no collector that runs by itself: it
+// would wait forever for a thread that starts a child, since that thread waits for the monitor,
+// which the collector would have stopped.
 type waste struct {
 	// starting is held while a child is started, and while garbage is
 	// collected.
@@ -25,9 +25,8 @@ type waste struct {
 	before   atomic.Uint64 // what had been allocated at the last collection, in bytes
 }
 
-// leave says that something was done that leaves garbage, and collects it if there is
-// enough and no child is being started. What an answer to the run leaves is up to the
-// run, so it is asked for and not estimated.
+// leave records that garbage was left, and collects it if there is enough and no child is being
+// started. How much an answer leaves depends on the run, so the runtime is asked.
 func (w *waste) leave() {
 	if w.left.Add(1)%lookEach != 0 {
 		return

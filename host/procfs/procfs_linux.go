@@ -29,7 +29,7 @@ func Descendants() []int {
 	return list
 }
 
-// children are the processes that the threads of process started or adopted.
+// children returns the processes that the threads of process started or adopted.
 func children(process string) []int {
 	var pids []int
 	tasks := "/proc/" + process + "/task"
@@ -101,8 +101,8 @@ func Parent(pid int) (int, error) {
 	return strconv.Atoi(fields[1])
 }
 
-// stat reads the state, the parent and the group of the process or thread with the
-// folder dir.
+// stat returns the state, the parent and the group of the process or thread with the folder
+// dir.
 func stat(dir string) (fields [3]string, err error) {
 	b, err := readProc(dir + "/stat")
 	if err != nil {
@@ -144,7 +144,7 @@ func StoppedInVfork(pid int) []int {
 	return stopped
 }
 
-// readProc reads a file of /proc, whose size nothing tells beforehand.
+// readProc reads a file of /proc, whose size is not known beforehand.
 func readProc(path string) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	for err == unix.EINTR {

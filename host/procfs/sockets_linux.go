@@ -58,7 +58,7 @@ func OwnersOf(local, remote netip.AddrPort) ([]int, error) {
 	return nil, errNoOwner
 }
 
-// holdsFile reports whether a descriptor of process pid is link.
+// holdsFile reports whether process pid has a descriptor whose link is link.
 func holdsFile(pid int, link string) (bool, error) {
 	folder := "/proc/" + strconv.Itoa(pid) + "/fd"
 	dir, err := os.Open(folder)
@@ -80,8 +80,8 @@ func holdsFile(pid int, link string) (bool, error) {
 	return false, nil
 }
 
-// isOf reports whether a process has the user uid in any of its four ids, or cannot be
-// looked at.
+// isOf reports whether one of a process's four user ids is uid, or whether it cannot be
+// inspected.
 func isOf(pid, uid int) bool {
 	b, err := readProc("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {
@@ -95,7 +95,7 @@ func isOf(pid, uid int) bool {
 	return true
 }
 
-// tcpSocket is who made the socket of a connection, and its number.
+// tcpSocket is the owner of the socket of a connection, and its inode number.
 func tcpSocket(local, remote netip.AddrPort) (uid int, inode string, err error) {
 	for _, table := range []struct {
 		file string
@@ -121,8 +121,8 @@ func tcpSocket(local, remote netip.AddrPort) (uid int, inode string, err error) 
 	return 0, "", fmt.Errorf("there is no connection from %v to %v", local, remote)
 }
 
-// address is a as in a table of the kernel: words in the order of this machine, of an
-// IPv4 address in the table of IPv6 as one that is mapped.
+// address returns a as in the kernel's tables: words in the byte order of this machine; in the
+// table of IPv6, an IPv4 address is a mapped one.
 func address(a netip.AddrPort, six bool) string {
 	ip := a.Addr().Unmap()
 	var b []byte

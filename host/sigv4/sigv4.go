@@ -117,8 +117,8 @@ func (s *Signer) Prepare(out *http.Request) (payload, why string) {
 	return payload, ""
 }
 
-// canonicalPath is a path with its segments escaped as AWS does, and no segment more
-// or less than before.
+// canonicalPath returns a path with its segments escaped as AWS does, with no segment added or
+// removed.
 func canonicalPath(escaped string) (path, raw string, err error) {
 	segments := strings.Split(escaped, "/")
 	for i, segment := range segments {

@@ -55,8 +55,8 @@ func (k *Key) Sign(object []byte) (armored []byte, what string, err error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "SSH SIGNATURE", Bytes: blob}), fmt.Sprintf("%s sha512:%x", kind, hash[:8]), nil
 }
 
-// begins reports whether the first line of object is a header of that name with the
-// name of an object.
+// begins reports whether the first line of object is a header with that name and the name of an
+// object.
 func begins(object []byte, header string) bool {
 	line, _, ok := bytes.Cut(object, []byte("\n"))
 	name, found := bytes.CutPrefix(line, []byte(header))

@@ -164,7 +164,7 @@ func (s *Set) unknown(address string) error {
 	return fmt.Errorf("the key of %s is not known; the operator adds it to %s (ssh-keyscan -p %s %s shows it, and who runs the host can say whether it is the right one)", address, s.KnownHosts, port, host)
 }
 
-// knownAlgorithms are those of the keys that are known of address.
+// knownAlgorithms returns the algorithms of the known keys of address.
 func knownAlgorithms(check ssh.HostKeyCallback, address string) (list []string) {
 	// Nobody has this key, and what is said of it names those that there are.
 	probe, err := ssh.NewPublicKey(ed25519.PublicKey(bytes.Repeat([]byte{1}, ed25519.PublicKeySize)))

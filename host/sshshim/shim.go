@@ -84,8 +84,8 @@ func Run() int {
 	return code
 }
 
-// signShim has the daemon sign what git would have ssh-keygen sign, and leaves the
-// signature where git looks for it. Which key and namespace it is, the daemon says.
+// signShim asks the daemon to sign what git would have ssh-keygen sign, and writes the
+// signature where git looks for it. The daemon decides on key and namespace.
 func signShim(args []string, stderr io.Writer) (int, error) {
 	if len(args) < 5 || args[1] != "sign" || args[2] != "-n" || args[3] != sshkey.Namespace {
 		return 0, errors.New("only what git signs can be signed here; signatures are verified where the keys of signers are known")

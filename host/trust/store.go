@@ -62,7 +62,7 @@ type Store struct {
 	pools map[string]pool   // as kept
 }
 
-// pool is what hosts are verified by, and what it was made of.
+// pool is a pool of authorities for verifying hosts, with the sources that it was made from.
 type pool struct {
 	*x509.CertPool
 	of string
@@ -106,7 +106,7 @@ func (s *Store) Take(state, tool string, environment map[string]string, hosts []
 	}, nil
 }
 
-// leave removes the files of t once no call has them.
+// leave removes the files of t once no call uses them.
 func (t *Trust) leave() {
 	if t.left = true; t.uses == 0 {
 		os.RemoveAll(t.dir)
@@ -122,14 +122,14 @@ func (t *Trust) isThere() bool {
 	return true
 }
 
-// source is where the authorities are that variables stand for without ours.
+// source is the location of the authorities that variables name by default.
 type source struct {
 	variables []string
 	file      string // empty: no further ones
 	system    bool
 }
 
-// sourcesOf are those of a tool, and what tells them from what they were before.
+// sourcesOf returns the sources of a tool, with stamps that change when they do.
 func sourcesOf(tool string, environment map[string]string) (list []*source, of string, err error) {
 	type place struct {
 		file   string
@@ -282,7 +282,8 @@ func own(tool string, environment map[string]string) (of string, settled bool, e
 	return b.String(), settled, nil
 }
 
-// stampOf tells a file from what it was before, and says when it was changed.
+// stampOf returns a stamp of a file that changes when the file does, and the time of the
+// change.
 func stampOf(fi fs.FileInfo) (stamp string, changed time.Time) {
 	f, ok := inode.Of(fi)
 	if changed = f.Changed; !ok { // any file is one that has just changed: a program can set the time that there is
@@ -299,7 +300,7 @@ func cannotTrust(tool, variable string, err error) error {
 	return fault.Errorf(fault.ToolBroken, "environment of tool %s, %s: read the authorities to trust: %w", tool, variable, err)
 }
 
-// systemFile is the file with the system's authorities, or "".
+// systemFile returns the file with the system's authorities, or "".
 func systemFile() string {
 	if own := os.Getenv("SSL_CERT_FILE"); own != "" {
 		return own
@@ -312,8 +313,7 @@ func systemFile() string {
 	return ""
 }
 
-// certificates are the certificates in a file, in PEM, and nothing else that is in
-// it.
+// certificates returns the certificates in a file, in PEM, without anything else in it.
 func certificates(file string) ([]byte, error) {
 	b, err := regular.ReadFile(file)
 	if err != nil {

@@ -64,7 +64,7 @@ type Server struct {
 	conns map[net.Conn]*place
 }
 
-// place is what is known of a connection. Server.mu guards all of it.
+// place is the state of a connection. Server.mu guards all of it.
 type place struct {
 	server *Server
 	conn   net.Conn
@@ -159,7 +159,7 @@ func Hold(w http.ResponseWriter, r *http.Request) (release func()) {
 	}
 }
 
-// serve answers a request, within the time that its peer has.
+// serve answers a request, within the time limit of its peer.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	out := &patientWriter{w, s.config.Patience}
 	out.extend() // over what an earlier request of the connection left
@@ -178,7 +178,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// listener accepts the connections that there is room for.
+// listener accepts connections as long as there is room.
 type listener struct {
 	net.Listener
 	server *Server
@@ -257,7 +257,7 @@ func (p *place) before(q *place) bool {
 	return p.since.Before(q.since)
 }
 
-// placeOf returns the place of a connection that was accepted.
+// placeOf returns the place of an accepted connection.
 func (s *Server) placeOf(nc net.Conn) *place {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -267,7 +267,7 @@ func (s *Server) placeOf(nc net.Conn) *place {
 	return &place{server: s, conn: nc, gone: true}
 }
 
-// forget gives the place of a connection back that was closed.
+// forget frees the place of a closed connection.
 func (s *Server) forget(nc net.Conn) {
 	s.mu.Lock()
 	delete(s.conns, nc)
@@ -275,7 +275,7 @@ func (s *Server) forget(nc net.Conn) {
 	s.free()
 }
 
-// free has enter look again.
+// free makes enter check again.
 func (s *Server) free() {
 	select {
 	case s.freed <- struct{}{}:
@@ -283,7 +283,7 @@ func (s *Server) free() {
 	}
 }
 
-// patientWriter gives a peer some time for each part of an answer.
+// patientWriter limits the time a peer has for each part of an answer.
 type patientWriter struct {
 	http.ResponseWriter
 	patience time.Duration
