@@ -1,100 +1,21 @@
 package deploy_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+	apps "k8s.io/api/apps/v1"
+	core "k8s.io/api/core/v1"
 )
 
-// The part of Kubernetes' and Compose's formats that the manifests use. Decoding is
-// strict: a field that is not here, or is misspelled, is an error.
+// The part of Compose's format that the file uses. Decoding is strict: a field that is not
+// here, or is misspelled, is an error.
 type (
-	meta struct {
-		Name   string            `yaml:"name"`
-		Labels map[string]string `yaml:"labels"`
-	}
-	podSecurity struct {
-		RunAsNonRoot bool              `yaml:"runAsNonRoot"`
-		RunAsUser    int64             `yaml:"runAsUser"`
-		RunAsGroup   int64             `yaml:"runAsGroup"`
-		FSGroup      int64             `yaml:"fsGroup"`
-		Seccomp      map[string]string `yaml:"seccompProfile"`
-	}
-	mount struct {
-		Name     string `yaml:"name"`
-		Path     string `yaml:"mountPath"`
-		ReadOnly bool   `yaml:"readOnly"`
-	}
-	container struct {
-		Name          string   `yaml:"name"`
-		Image         string   `yaml:"image"`
-		Args          []string `yaml:"args"`
-		RestartPolicy string   `yaml:"restartPolicy"`
-		Env           []struct {
-			Name  string `yaml:"name"`
-			Value string `yaml:"value"`
-		} `yaml:"env"`
-		EnvFrom []struct {
-			SecretRef struct {
-				Name     string `yaml:"name"`
-				Optional bool   `yaml:"optional"`
-			} `yaml:"secretRef"`
-		} `yaml:"envFrom"`
-		Startup struct {
-			Exec struct {
-				Command []string `yaml:"command"`
-			} `yaml:"exec"`
-			Period   int32 `yaml:"periodSeconds"`
-			Failures int32 `yaml:"failureThreshold"`
-		} `yaml:"startupProbe"`
-		Security struct {
-			Escalation   *bool `yaml:"allowPrivilegeEscalation"`
-			ReadOnly     bool  `yaml:"readOnlyRootFilesystem"`
-			Capabilities struct {
-				Drop []string `yaml:"drop"`
-			} `yaml:"capabilities"`
-		} `yaml:"securityContext"`
-		Mounts []mount `yaml:"volumeMounts"`
-	}
-	podSpec struct {
-		Token    *bool       `yaml:"automountServiceAccountToken"`
-		Security podSecurity `yaml:"securityContext"`
-		Grace    int64       `yaml:"terminationGracePeriodSeconds"`
-		Init     []container `yaml:"initContainers"`
-		All      []container `yaml:"containers"`
-		Volumes  []struct {
-			Name     string    `yaml:"name"`
-			Empty    *struct{} `yaml:"emptyDir"`
-			HostPath *struct {
-				Path string `yaml:"path"`
-				Type string `yaml:"type"`
-			} `yaml:"hostPath"`
-		} `yaml:"volumes"`
-	}
-	pod struct {
-		API  string  `yaml:"apiVersion"`
-		Kind string  `yaml:"kind"`
-		Meta meta    `yaml:"metadata"`
-		Spec podSpec `yaml:"spec"`
-	}
-	daemonSet struct {
-		API  string `yaml:"apiVersion"`
-		Kind string `yaml:"kind"`
-		Meta meta   `yaml:"metadata"`
-		Spec struct {
-			Selector struct {
-				Labels map[string]string `yaml:"matchLabels"`
-			} `yaml:"selector"`
-			Update   map[string]string `yaml:"updateStrategy"`
-			Template struct {
-				Meta meta    `yaml:"metadata"`
-				Spec podSpec `yaml:"spec"`
-			} `yaml:"template"`
-		} `yaml:"spec"`
-	}
 	service struct {
 		Image       string                                `yaml:"image"`
 		Command     []string                              `yaml:"command"`
@@ -133,49 +54,98 @@ func decode(t *testing.T, path string, into any) {
 	}
 }
 
-func TestKubernetes(t *testing.T) {
-	var p pod
-	decode(t, "kubernetes/sidecar.yaml", &p)
-	var d daemonSet
-	decode(t, "kubernetes/daemonset.yaml", &d)
-	if p.API != "v1" || p.Kind != "Pod" || d.API != "apps/v1" || d.Kind != "DaemonSet" {
-		t.Errorf("kinds: %s %s, %s %s", p.API, p.Kind, d.API, d.Kind)
+// unmarshal reads a manifest as an API server does that validates fields strictly: a field
+// that the type does not have is an error.
+func unmarshal(manifest []byte, into any) error {
+	var document any
+	if err := yaml.Unmarshal(manifest, &document); err != nil {
+		return err
 	}
-	for k, v := range d.Spec.Selector.Labels {
-		if d.Spec.Template.Meta.Labels[k] != v {
+	b, err := json.Marshal(document)
+	if err != nil {
+		return err
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	return d.Decode(into)
+}
+
+func TestKubernetes(t *testing.T) {
+	var p core.Pod
+	var d apps.DaemonSet
+	for path, into := range map[string]any{"kubernetes/sidecar.yaml": &p, "kubernetes/daemonset.yaml": &d} {
+		b, err := os.ReadFile(path)
+		if err == nil {
+			err = unmarshal(b, into)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+	}
+	if p.APIVersion != "v1" || p.Kind != "Pod" || d.APIVersion != "apps/v1" || d.Kind != "DaemonSet" {
+		t.Errorf("kinds: %s %s, %s %s", p.APIVersion, p.Kind, d.APIVersion, d.Kind)
+	}
+	for k, v := range d.Spec.Selector.MatchLabels {
+		if d.Spec.Template.Labels[k] != v {
 			t.Errorf("the selector %s=%s selects no pod of the template", k, v)
 		}
 	}
-	for name, spec := range map[string]podSpec{"pod": p.Spec, "daemonset": d.Spec.Template.Spec} {
-		if !spec.Security.RunAsNonRoot || spec.Security.RunAsUser == 0 || spec.Token == nil || *spec.Token || spec.Grace <= 30 {
-			t.Errorf("%s: runs as root, has a token, or ends before calls do: %+v", name, spec.Security)
+	is := func(b *bool) bool { return b != nil && *b }
+	isNot := func(b *bool) bool { return b != nil && !*b }
+	for name, spec := range map[string]core.PodSpec{"pod": p.Spec, "daemonset": d.Spec.Template.Spec} {
+		s := spec.SecurityContext
+		if s == nil || !is(s.RunAsNonRoot) || s.RunAsUser == nil || *s.RunAsUser == 0 || s.SeccompProfile == nil || s.SeccompProfile.Type != core.SeccompProfileTypeRuntimeDefault {
+			t.Errorf("%s: runs as root, or without a profile: %+v", name, s)
+		}
+		if grace := spec.TerminationGracePeriodSeconds; !isNot(spec.AutomountServiceAccountToken) || grace == nil || *grace <= 30 {
+			t.Errorf("%s: has a token, or ends before calls do", name)
+		}
+		if spec.HostNetwork || spec.HostPID || spec.HostIPC {
+			t.Errorf("%s: shares namespaces of the node", name)
 		}
 		var volumes []string
 		for _, v := range spec.Volumes {
-			if (v.Empty == nil) == (v.HostPath == nil) {
+			if source := v.VolumeSource; (source.EmptyDir == nil) == (source.HostPath == nil) {
 				t.Errorf("%s: volume %s has not one source", name, v.Name)
 			}
 			volumes = append(volumes, v.Name)
 		}
-		for _, c := range slices.Concat(spec.Init, spec.All) {
-			if s := c.Security; s.Escalation == nil || *s.Escalation || !s.ReadOnly || !slices.Equal(s.Capabilities.Drop, []string{"ALL"}) {
+		for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
+			if s := c.SecurityContext; s == nil || !isNot(s.AllowPrivilegeEscalation) || is(s.Privileged) || !is(s.ReadOnlyRootFilesystem) || !slices.Equal(s.Capabilities.Drop, []core.Capability{"ALL"}) || s.Capabilities.Add != nil {
 				t.Errorf("%s: container %s has more than it needs: %+v", name, c.Name, s)
 			}
 			server := c.Image == "toold-server"
 			if !server && c.EnvFrom != nil {
 				t.Errorf("%s: container %s, which calls, has secrets", name, c.Name)
 			}
-			for _, m := range c.Mounts {
+			for _, m := range c.VolumeMounts {
 				if !slices.Contains(volumes, m.Name) {
 					t.Errorf("%s: container %s mounts %s, which is no volume", name, c.Name, m.Name)
 				}
 				if m.Name == "tools" && !m.ReadOnly || m.Name == "sockets" && !server && !m.ReadOnly {
 					t.Errorf("%s: container %s can write to %s", name, c.Name, m.Name)
 				}
-				if strings.HasSuffix(m.Path, ".sock") {
+				if strings.HasSuffix(m.MountPath, ".sock") {
 					t.Errorf("%s: container %s mounts a socket, not its folder", name, c.Name)
 				}
 			}
+		}
+	}
+}
+
+// A field that Kubernetes does not have is found, wherever it is.
+func TestKubernetesFields(t *testing.T) {
+	b, err := os.ReadFile("kubernetes/sidecar.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, field := range []string{"runAsNonRoot:", "allowPrivilegeEscalation:", "mountPath:", "failureThreshold:", "terminationGracePeriodSeconds:", "labels:"} {
+		changed := bytes.Replace(b, []byte(field), []byte("x"+field), 1)
+		if bytes.Equal(changed, b) {
+			t.Fatalf("there is no %s", field)
+		}
+		if unmarshal(changed, new(core.Pod)) == nil {
+			t.Errorf("x%s is taken", field)
 		}
 	}
 }

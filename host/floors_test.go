@@ -154,6 +154,7 @@ var bans = []struct {
 	{"github.com/spf13/", []string{"cmd/toold", "cmd/toolctl"}, "command lines belong to programs"},
 	{"go.opentelemetry.io/", []string{"host/observe"}, "the rest of the host observes through host/observe"},
 	{"github.com/modelcontextprotocol/", []string{"host/mcp", "host/mcp/translate", "host/mcp/replay"}, "host/mcp alone speaks MCP"},
+	{"k8s.io/", nil, "only the test of deploy's manifests knows Kubernetes' types"},
 	{"github.com/aws/", []string{"host/sigv4"}, "host/sigv4 alone signs requests"},
 	{"charm.land/", []string{"cmd/toolctl"}, "a terminal view belongs to a program"},
 	{"cel.dev/", []string{"host/selector"}, "selectors are evaluated with their bounds in host/selector alone"},
