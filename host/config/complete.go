@@ -18,10 +18,10 @@ import (
 func (c *Config) Complete(env Env) error {
 	var bad faults
 	c.setDefaults(env, &bad)
-	c.checkConfinement(&bad)
+	checkConfinement(c, &bad)
 	c.completePaths(&bad)
 	c.completeMCP(&bad)
-	c.completeDashboard(&bad)
+	completeDashboard(c, &bad)
 	c.env, c.values = env, map[string]string{}
 	if file := c.DotEnv(); file != "" {
 		if err := readDotEnv(file, c.values); err != nil {
@@ -90,7 +90,7 @@ func (c *Config) setDefaults(env Env, bad *faults) {
 	}
 }
 
-func (c *Config) checkConfinement(bad *faults) {
+func checkConfinement(c *Config, bad *faults) {
 	least, most := slices.Index(confineLevels, c.LeastConfinement()), slices.Index(confineLevels, c.ConfineMost)
 	if least < 0 && c.Confine != "best" {
 		bad.add(`confine %q: use "best", "required", or the least level: "landlock", "seccomp", "namespaces", "uid"`, c.Confine)
@@ -201,7 +201,7 @@ func (c *Config) completeMCP(bad *faults) {
 
 // completeDashboard completes the address of the page. It must be a loopback address: the page crosses no network
 // without a program that protects it.
-func (c *Config) completeDashboard(bad *faults) {
+func completeDashboard(c *Config, bad *faults) {
 	if c.Dashboard == "" || c.Dashboard == DashboardAdmin {
 		return
 	}
