@@ -33,7 +33,7 @@ func TestRecordsHaveNoSecrets(t *testing.T) {
 	const secret = "s3cr3t-of-the-tool"
 	for _, args := range [][]string{
 		{"x " + secret}, {"bearer-0123456789"}, {"ghp_0123456789012345678901234567890123456789"}, {"https://user:s3cr3t@host/x"}, {"https://s3cr3t@host/x"},
-		{"--api-key", "s3cr3t"}, {"-H", "Authorization: Bearer s3cr3t"}, {strings.Repeat("x", MaxArg-5) + secret}, {strings.Repeat("x", MaxArg+margin-5) + secret},
+		{"--api-key", "s3cr3t"}, {"--api-key=s3cr3t"}, {"GH_TOKEN=s3cr3t"}, {"https://h/?access_token=s3cr3t"}, {"-H", "Authorization: Bearer s3cr3t"}, {strings.Repeat("x", MaxArg-5) + secret}, {strings.Repeat("x", MaxArg+margin-5) + secret},
 	} {
 		b, err := json.Marshal(drafted(secret, args...))
 		if err != nil {

@@ -10,15 +10,20 @@ import (
 )
 
 // Patterns of likely secrets that the caller wrote itself and the daemon does not know: a token of JSON Web Signature
-// or Encryption, those of well-known services, a password in a URL, the value of a header that authorizes. They match
+// or Encryption, those of well-known services, a password in a URL, the value of a header that authorizes, what is assigned to a name of a secret
+// (--password=X, TOKEN=X, ?api_key=X). They match
 // plain text, not other encodings.
 var (
 	shapes = regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}(\.[A-Za-z0-9_-]*){2,4}|` +
 		`\b(gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|npm_[A-Za-z0-9]{20,}|xox[abprs]-[A-Za-z0-9-]{10,}|sk-[A-Za-z0-9_-]{20,}|AKIA[A-Z0-9]{16})`)
 	urlSecret    = regexp.MustCompile(`(?i)\b(https?://)[^/?#\s"'@]+@|([a-z][a-z0-9+.-]*://[^/?#\s"'@:]*):[^/?#\s"'@]+@`)
 	headerSecret = regexp.MustCompile(`(?i)\b(authorization|proxy-authorization|cookie|x-api-key|private-token|x-auth-token)(\s*[:=]\s*)[^\r\n]+`)
-	secretName   = regexp.MustCompile(`(?i)(token|secret|passw|credential|api[_-]?key|private[_-]?key|access[_-]?key)`)
+	// What a shell would run is not hidden with a value: people approve what they see.
+	assignment = regexp.MustCompile(`(?i)((?:^|[\s?&;"'])[a-z0-9_-]*(?:` + secretWords + `)[a-z0-9_-]*=)[^\s?&;"'$()<>|` + "`" + `]+`)
+	secretName = regexp.MustCompile(`(?i)` + secretWords)
 )
+
+const secretWords = `token|secret|passw|credential|api[_-]?key|private[_-]?key|access[_-]?key`
 
 // Each pattern has a check that is cheap and never misses a match, since most texts have none: a record of a call of
 // git has two hundred texts.
@@ -30,7 +35,7 @@ var (
 
 // HideShapes replaces what looks like a secret by a placeholder.
 func HideShapes(t string) string {
-	if len(t) < 7 { // the shortest is a://:b@
+	if len(t) < 7 { // the shortest are a://:b@ and token=
 		return t
 	}
 	if hasAny(t, shapeStarts) {
@@ -48,12 +53,20 @@ func HideShapes(t string) string {
 	if hasHeader(t) {
 		t = headerSecret.ReplaceAllString(t, "${1}${2}"+mask.Placeholder)
 	}
+	if strings.Contains(t, "=") && mayNameSecret(t) {
+		t = assignment.ReplaceAllString(t, "${1}"+mask.Placeholder)
+	}
 	return t
 }
 
 // IsSecretName reports whether a value of that name is a secret.
 func IsSecretName(name string) bool {
-	return (!isASCII(name) || hasAny(strings.ToLower(name), nameParts)) && secretName.MatchString(name)
+	return mayNameSecret(name) && secretName.MatchString(name)
+}
+
+// mayNameSecret reports whether secretName may match in t.
+func mayNameSecret(t string) bool {
+	return !isASCII(t) || hasAny(strings.ToLower(t), nameParts)
 }
 
 // IsSecretFlag reports whether the word after arg is a secret by its name.
@@ -67,7 +80,7 @@ func holdsNone(b []byte) bool {
 		return false // of an escaped text the marks may not be visible
 	}
 	text := string(b)
-	return isASCII(text) && !hasAny(text, shapeStarts) && !strings.Contains(text, "://") && !hasHeader(text) && !hasAny(strings.ToLower(text), nameParts)
+	return !hasAny(text, shapeStarts) && !strings.Contains(text, "://") && !hasHeader(text) && !mayNameSecret(text)
 }
 
 // hasHeader reports whether headerSecret may match t.

@@ -18,7 +18,8 @@ func hidden(t string) string {
 		}
 		return scheme + "://" + mask.Placeholder + "@"
 	})
-	return headerSecret.ReplaceAllString(t, "${1}${2}"+mask.Placeholder)
+	t = headerSecret.ReplaceAllString(t, "${1}${2}"+mask.Placeholder)
+	return assignment.ReplaceAllString(t, "${1}"+mask.Placeholder)
 }
 
 // FuzzShapes: the checks in front of the patterns miss nothing, whatever a text's case,
@@ -26,7 +27,7 @@ func hidden(t string) string {
 func FuzzShapes(f *testing.F) {
 	for _, s := range []string{
 		"aUTHorization: x", "x-api-\u212aey:x", "X-API-KEY\t=\r\ny", "cookie \n:\n", "https://a@b", "FTP://a:b@c", "httpſ://a@b", "ghp_01234567890123456789",
-		"eyJ012345678.a.b", "xoxb-0123456789", "AKIA0123456789ABCDEF", "private-token=:", "a:b=authorization=c", "toKen", "\u017fecret", "api_\u212aEY", "Passwd", `\u0067hp_0123`,
+		"eyJ012345678.a.b", "xoxb-0123456789", "AKIA0123456789ABCDEF", "private-token=:", "a:b=authorization=c", "toKen", "\u017fecret", "api_\u212aEY", "Passwd", `\u0067hp_0123`, "--api_\u212aey=x", "a;TOKEN=b", "secret=a token=b", "?x&passwd=1",
 	} {
 		f.Add(s)
 	}
@@ -56,6 +57,20 @@ func TestShapesInJSON(t *testing.T) {
 	} {
 		if out, masked := d.HideJSON([]byte(b)); !masked || strings.Contains(string(out), "s3cr3t") {
 			t.Errorf("%s is recorded as %s", b, out)
+		}
+	}
+}
+
+// What is assigned to the name of a secret is masked, and nothing that a shell would run.
+func TestAssignments(t *testing.T) {
+	for text, want := range map[string]string{
+		"--password=s3cr3t": "--password=[secret]", "PASSWORD=s3cr3t": "PASSWORD=[secret]", "-Dapi.x=1 GH_TOKEN=s3cr3t make": "-Dapi.x=1 GH_TOKEN=[secret] make",
+		"https://h/?a=b&access_token=s3cr3t&c=d": "https://h/?a=b&access_token=[secret]&c=d", "--api-key=s3cr3t --verbose": "--api-key=[secret] --verbose",
+		"TOKEN=$(rm -rf x) y": "TOKEN=$(rm -rf x) y", "TOKEN=a`rm x`": "TOKEN=[secret]`rm x`", "TOKEN=a;rm x": "TOKEN=[secret];rm x",
+		"credential.helper=!evil": "credential.helper=!evil", "--token": "--token", "a=b": "a=b", "--max=tokens": "--max=tokens",
+	} {
+		if got := HideShapes(text); got != want {
+			t.Errorf("%s is shown as %s, not as %s", text, got, want)
 		}
 	}
 }
