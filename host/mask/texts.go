@@ -9,8 +9,9 @@ import (
 // Placeholder replaces a secret.
 const Placeholder = "[secret]"
 
-// JSONText is a text in a document and its context: the name of the member that it is
-// the value of, and the text before it in an array. Either may be empty.
+// JSONText is a text in a document and its context: the name of the member that it, or the
+// array that it is in, is the value of, and the text before it in an array. Either may be
+// empty.
 type JSONText struct {
 	Text, Member, Before string
 }
@@ -19,7 +20,7 @@ type JSONText struct {
 type container struct {
 	object  bool
 	n       int    // tokens in it so far; of an object, names are the even ones
-	member  string // the last name
+	member  string // the last name; of an array, that of the member whose value it is
 	element string // the last element, if it is a text
 }
 
@@ -71,7 +72,11 @@ func Texts(data []byte, mask func(JSONText) string) (out []byte, changed bool, e
 		switch token[0] {
 		case '[', '{':
 			out = append(out, token...)
-			in = append(in, container{object: token[0] == '{'})
+			next := container{object: token[0] == '{'}
+			if !next.object {
+				next.member = c.member
+			}
+			in = append(in, next)
 		case '"':
 			text := textOf(token)
 			switch {

@@ -24,7 +24,7 @@ func TestTexts(t *testing.T) {
 		` { "a" : [ "5ec2e7" , {} , [] ] } `:  `{"a":["[secret]",{},[]]}`,
 		`{"a":"5ec2e7","a":"x"}`:              `{"a":"[secret]","a":"x"}`,
 		`{"token":"x","b":"x"}`:               `{"token":"[secret]","b":"x"}`,
-		`{"token":["x"],"token":1}`:           `{"token":["x"],"token":1}`,
+		`{"token":["x",{"a":"y"}],"token":1}`: `{"token":["[secret]",{"a":"y"}],"token":1}`,
 		`["--token","x","x"]`:                 `["--token","[secret]","x"]`,
 		`["--token",["x"],"x"]`:               `["--token",["x"],"x"]`,
 		`{"a":"\u0035ec2e7"}`:                 `{"a":"[secret]"}`,

@@ -19,18 +19,18 @@ var (
 	urlSecret    = regexp.MustCompile(`(?i)\b(https?://)[^/?#\s"'@]+@|([a-z][a-z0-9+.-]*://[^/?#\s"'@:]*):[^/?#\s"'@]+@`)
 	headerSecret = regexp.MustCompile(`(?i)\b(authorization|proxy-authorization|cookie|x-api-key|private-token|x-auth-token)(\s*[:=]\s*)[^\r\n]+`)
 	// What a shell would run is not hidden with a value: people approve what they see.
-	assignment = regexp.MustCompile(`(?i)((?:^|[\s?&;"'])[a-z0-9_-]*(?:` + secretWords + `)[a-z0-9_-]*=)[^\s?&;"'$()<>|` + "`" + `]+`)
-	secretName = regexp.MustCompile(`(?i)` + secretWords)
+	assignment = regexp.MustCompile(`(?i)((?:^|[\s?&;"'])(?:[a-z0-9_-]*(?:` + secretWords + `)[a-z0-9_-]*|(?:[a-z0-9_-]*[_-])?pass)=)[^\s?&;"'$()<>|` + "`" + `]+`)
+	secretName = regexp.MustCompile(`(?i)` + secretWords + `|(?:^|[_-])pass$`)
 )
 
-const secretWords = `token|secret|passw|credential|api[_-]?key|private[_-]?key|access[_-]?key`
+const secretWords = `token|secret|passw|passphrase|credential|api[_-]?key|private[_-]?key|access[_-]?key`
 
 // Each pattern has a check that is cheap and never misses a match, since most texts have none: a record of a call of
 // git has two hundred texts.
 var (
 	shapeStarts = []string{"eyJ", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "npm_", "xox", "sk-", "AKIA"}
 	headerEnds  = []string{"authorization", "cookie", "x-api-key", "private-token", "x-auth-token"}
-	nameParts   = []string{"token", "secret", "passw", "credential", "key"}
+	nameParts   = []string{"token", "secret", "pass", "credential", "key"}
 )
 
 // HideShapes replaces what looks like a secret by a placeholder.
